@@ -55,6 +55,7 @@ _ROUTERS: Final = (
     savepoints.savepoints_of_jobs,
     savepoints.router,
     history.router,
+    history.of_all_jobs,
     logs.router,
     operations.router,
     events.router,

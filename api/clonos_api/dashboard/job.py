@@ -13,12 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resolve_command import named_epoch, proposes_new_code
 from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
+from clonos.resources.hosts import HostState
 from clonos.resources.incidents import sentence
-from clonos.resources.jobs import JobException, JobVersion, Run
+from clonos.resources.jobs import Job, JobException, JobState, JobVersion, Run
 from clonos_api.dashboard.graph_layout import layout
 from clonos_api.dashboard.job_live import Lead, line_of
 from clonos_api.dashboard.live import PulseDep
 from clonos_api.dashboard.rendering import Page, render
+from clonos_api.fleet import Board
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import KnownJob, Viewer
 from clonos_api.store import (
@@ -60,7 +62,8 @@ async def show_job(
     version: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
     """Show one tab of a job; in the tab ``configuration`` with the difference between `version` and the newest one."""
-    line = line_of(await pulse.boards.newest(), row.id)
+    board = await pulse.boards.newest()
+    line = line_of(board, row.id)
     async with database.reading() as session:
         names = await lookups.hosts_of_runs(session, [row.run])
         shown = views.job(row, names.get(row.run or ""))
@@ -70,6 +73,7 @@ async def show_job(
             "lead": Lead.of(line).whole(),
             "deleted": row.deleted_at,
             "moving": row.moving,
+            "blocked": _blocked(shown, board),
             "proof": (await verifications.newest(session, job=row.id)).get(row.id),
             "is_owner": caller.subject == row.created_by,
             "metrics": await progress.metrics(session, row),
@@ -81,6 +85,23 @@ async def show_job(
             **await _TABS[tab][1](session, row, version),
         }
     return render(request, Page("job.html", shown.name), values)
+
+
+def _blocked(job: Job, board: Board) -> dict[str, str]:
+    """The buttons that cannot work now: label → reason. Those of a job that does not run are a part of them."""
+    ready = [host.name for host in board.hosts if host.state == HostState.READY]
+    blocked = {}
+    if not ready:
+        blocked["Verify"] = "no host is READY"
+    if job.state not in (JobState.RUNNING, JobState.STARTING, JobState.RECOVERING):
+        return blocked
+    if job.run is None:
+        blocked["Savepoint"] = "the job has never run"
+    elif not ready:
+        blocked["Savepoint"] = "no host is READY"
+    if not [name for name in ready if name != job.host]:
+        blocked["Move"] = "no other host is READY"
+    return blocked
 
 
 async def _cluster(session: AsyncSession, name: str) -> Cluster | None:
@@ -109,11 +130,13 @@ async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -
     waiting = (await standbys.page(session, _ROWS, job=row.id)).rows
     lags = await standbys.lags(session, waiting)
     names = await lookups.host_names(session)
+    listed = [views.standby(standby, names, lags.get(standby.id)) for standby in waiting]
     rows = (await recoveries.page(session, row.id, _ROWS)).rows
     claims = (await generations.page(session, row.id, _ROWS)).rows
     hosts = await lookups.hosts_of_runs(session, [claim.run for claim in claims])
     return {
-        "standbys": [views.standby(standby, names, lags.get(standby.id)) for standby in waiting],
+        "standbys": [standby for standby in listed if standby.state in standbys.WAITING],
+        "earlier_standbys": [standby for standby in listed if standby.state not in standbys.WAITING],
         "recoveries": [(recovery, sentence(recovery)) for recovery in map(views.recovery, rows)],
         "generations": [views.generation(claim, hosts.get(claim.run, "")) for claim in claims],
     }

@@ -47,7 +47,7 @@ class Lead(NamedTuple):
         """The lead line of a job on the board; None: it is not there, because it was deleted or created just now."""
         if line is None:
             return cls("", [], [])
-        return cls(_html(line.shape()), [clause(line), figures(line)[2]], list(line.epochs))
+        return cls(_html(line.shape()), [clause(line), figures(line)[2]], [epoch for _, epoch in line.epochs])
 
     def whole(self) -> Markup:
         """The HTML with figures."""

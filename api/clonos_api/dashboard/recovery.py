@@ -1,11 +1,11 @@
-"""The page of a recovery: what happened, its phases, what was lost, and the job's other recoveries."""
+"""The pages of recoveries: the list of all jobs, and one recovery with its phases and what was lost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -17,11 +17,12 @@ from clonos_api.fleet.strip import health_of
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import IdPath, KnownJob, Viewer
 from clonos_api.store import incidents, recoveries, views
-from clonos_api.store.db.paging import Window
+from clonos_api.store.db.paging import TIME_CURSOR, Window
 from clonos_api.store.tables import EpochRow
 
 router = APIRouter(include_in_schema=False)
 _EARLIER: Final = Window(20)
+_PAGE: Final = 50
 # Epochs that are searched for one of each query.
 _NEAR: Final = 50
 
@@ -89,6 +90,21 @@ async def _epochs(
     for query, body in await session.execute(rows):
         offsets.setdefault(query, body.get("offsets") or {})
     return offsets
+
+
+@router.get("/recoveries")
+async def list_recoveries(
+    caller: Viewer,
+    request: Request,
+    database: DatabaseDep,
+    starting_after: Annotated[str | None, Query(pattern=TIME_CURSOR)] = None,
+) -> Response:
+    """Show a page of the recoveries of all jobs, newest first."""
+    async with database.reading() as session:
+        page = await incidents.page(session, Window(_PAGE, starting_after))
+    longest = max((recovery.downtime_ms or 0.0 for recovery in page.rows), default=0.0)
+    values = {"recoveries": page.rows, "longest": longest, "more": page.next, "follow": starting_after is None}
+    return render(request, Page("recoveries.html", "Recoveries"), values)
 
 
 @router.get("/jobs/{job}/recoveries/{recovery}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,12 +12,13 @@ from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from clonos.errors import BY_SLUG
 from clonos.resources import figures
 from clonos.resources.figures import age, clock, duration, number, size
 from clonos.resources.service import Role
 from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
-from clonos_api.fleet.banner import banner_of
+from clonos_api.fleet.banner import NAMED, banner_of, trouble_of
 from clonos_api.fleet.lead import clause
 from clonos_api.replica import replica_of
 
@@ -27,6 +29,10 @@ _POLICY: Final = (
 )
 _SMALL: Final = 2_000
 _NONE: Final = "–"
+_CODE: Final = re.compile(r"`([^`]+)`")
+# A command that can be executed as it stands: no word of it is left open.
+_COMMAND: Final = re.compile(r"clonos [^…]+")
+_OPEN: Final = re.compile(r"\b[A-Z]{3,}\b")
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,24 @@ def _or_none(text: str | None) -> Markup:
     return escape(text) if text is not None else escape(_NONE)
 
 
+def _hint(text: str, job: str = "") -> Markup:
+    """A hint of an error: its commands as code, each with a button that copies it. `job` takes the place of ``JOB``."""
+    shown, at = Markup(), 0
+    for match in _CODE.finditer(text):
+        code = match[1].replace("JOB", job) if job else match[1]
+        shown += escape(text[at : match.start()]) + Markup("<code>{}</code>").format(code)
+        if _COMMAND.fullmatch(code) and not _OPEN.search(code):
+            label = Markup(' <button type="button" class="copy" data-copy aria-label="Copy {}">Copy</button>')
+            shown += label.format(code)
+        at = match.end()
+    return shown + escape(text[at:])
+
+
+def _error_page(slug: str) -> str:
+    """The path of an error's page in the documentation; empty for a slug of another version."""
+    return f"/docs/errors/{slug}" if slug in BY_SLUG else ""
+
+
 def rate(per_s: float | None) -> str | None:
     """A number of records per second as text; None stays None."""
     return f"{figures.rate(per_s)} /s" if per_s is not None else None
@@ -112,10 +136,13 @@ _TEMPLATES: Final = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-_TEMPLATES.globals["asset"] = assets.address
+_TEMPLATES.globals.update(asset=assets.address, named=NAMED)
 _TEMPLATES.filters.update(
     banner=banner_of,
     clause=clause,
+    trouble=trouble_of,
+    hint=_hint,
+    error_page=_error_page,
     time=_time,
     since=_since,
     duration=lambda ms: _or_none(duration(ms)),

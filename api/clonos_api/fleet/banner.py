@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from clonos_api.fleet.lead import clause
 from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Health, Line
 
 
@@ -14,14 +16,20 @@ class Banner:
     Attributes:
         health: The worst health of a job, a host or a dependency that needs attention.
         stalled: The jobs that should publish and do not; readers of their output wait.
-        headline: What else is wrong, or that nothing is. Empty if there is nothing to add to `stalled`.
-        detail: What is guaranteed for the output in spite of that.
+        failing: The other jobs that are failing; `trouble_of` has the sentence of each.
+        headline: What else is wrong, or that nothing is. Empty if there is nothing to add to the jobs.
+        detail: The jobs that guarantee less than others, and why.
     """
 
     health: Health
     stalled: tuple[Line, ...]
+    failing: tuple[Line, ...]
     headline: str
     detail: str
+
+
+# Jobs that the banner names; it counts the others.
+NAMED: Final = 2
 
 
 def banner_of(board: Board) -> Banner:
@@ -29,35 +37,47 @@ def banner_of(board: Board) -> Banner:
     counts, total = board.counts(), len(board.lines)
     stalled = tuple(sorted((line for line in board.lines if line.stall is not None), key=_since))
     if not total:
-        return Banner("idle", (), "There are no jobs.", "")
-    trouble = _trouble(board, counts["bad"] - len(stalled))
+        return Banner("idle", (), (), "There are no jobs.", "")
+    failing = tuple(line for line in board.lines if line.health == "bad" and line.stall is None)
+    trouble = _trouble(board)
     silent = _silent(board)
-    if trouble or stalled:
-        return Banner("bad", stalled, " ".join([*trouble, *silent]), _promise(board))
+    if trouble or stalled or failing:
+        return Banner("bad", stalled, failing, " ".join([*trouble, *silent]), _doubts(board))
     if silent:
-        return Banner("weak", (), " ".join(silent), _promise(board))
+        return Banner("weak", (), (), " ".join(silent), _doubts(board))
     if counts["busy"]:
-        return Banner("busy", (), f"{_jobs(counts['busy'], total)} changing state.", _promise(board))
+        return Banner("busy", (), (), _changing(board), _doubts(board))
     if counts["weak"]:
-        states = f"All jobs are in their desired state; {counts['weak']} of {total} {_be(counts['weak'])} degraded."
-        return Banner("weak", (), states, _promise(board))
+        states = f"No job is failing; {counts['weak']} of {total} {_be(counts['weak'])} degraded."
+        return Banner("weak", (), (), states, _doubts(board))
     if counts["idle"] == total:
-        return Banner("idle", (), "No job is set to run.", "")
-    good = "All running jobs publish, deliver exactly once, and all their standbys are ready."
-    return Banner("good", (), good, _alone(board))
+        return Banner("idle", (), (), "No job is set to run.", "")
+    good = "No running job is failing, behind or without a requested standby. All are configured for exactly once."
+    return Banner("good", (), (), good, _alone(board))
+
+
+def trouble_of(line: Line) -> str:
+    """What is wrong with a failing job and what to do next, in sentences without its name."""
+    why = f": {line.failure.strip().rstrip('.')}" if line.failure else ""
+    hint = line.hint.strip().rstrip(".") or f"`clonos job inspect {line.name}` shows more"
+    return f"{clause(line)}{why}. What to do: {hint}."
+
+
+def _changing(board: Board) -> str:
+    busy = [line for line in board.lines if line.health == "busy"]
+    more = f" {len(busy) - NAMED} more jobs are changing." if len(busy) > NAMED else ""
+    return " ".join(f"{line.name}: {clause(line)}." for line in busy[:NAMED]) + more
 
 
 def _since(line: Line) -> str:
     return line.stall.since.isoformat() if line.stall is not None else ""
 
 
-def _trouble(board: Board, failing: int) -> list[str]:
-    """Sentences about what needs attention, besides jobs without output."""
+def _trouble(board: Board) -> list[str]:
+    """Sentences about what needs attention, besides jobs."""
     sentences = []
     if not board.led:
         sentences.append("No control plane replica leads: nothing takes over, starts or stops.")
-    if failing > 0:
-        sentences.append(f"{_jobs(failing, len(board.lines))} failing.")
     unreachable = sum(head.state in ("LOST", DISCONNECTED) for head in board.hosts)
     if unreachable:
         sentences.append(f"{unreachable} of {len(board.hosts)} hosts {_be(unreachable)} disconnected.")
@@ -71,14 +91,16 @@ def _silent(board: Board) -> list[str]:
     return [f"{names[0]} sends no heartbeats." if len(names) == 1 else f"{len(names)} hosts send no heartbeats."]
 
 
-def _promise(board: Board) -> str:
-    """Whether all output is delivered exactly once, and the first reason for a degraded job."""
+def _doubts(board: Board) -> str:
+    """The number of jobs that guarantee less than exactly once, and the first reason for a degraded job.
+
+    It promises nothing for the others: only a verification observes what readers get.
+    """
+    sentences = []
     doubtful = [line for line in board.lines if not line.exact]
     if doubtful:
         verb = "guarantees" if len(doubtful) == 1 else "guarantee"
-        sentences = [f"{len(doubtful)} of {len(board.lines)} jobs {verb} less than exactly once."]
-    else:
-        sentences = ["All output is delivered exactly once."]
+        sentences.append(f"{len(doubtful)} of {len(board.lines)} jobs {verb} less than exactly once.")
     degraded = [line for line in board.lines if line.weak]
     for line in [*doubtful, *degraded][:1]:
         sentences.append(f"{line.name}: {line.weak[0]}.")
@@ -92,11 +114,7 @@ def _alone(board: Board) -> str:
     if not alone:
         return ""
     verb = "has" if alone == 1 else "have"
-    return f"{alone} of them {verb} no standby, as specified: a failure there leads to a cold restart."
-
-
-def _jobs(count: int, total: int) -> str:
-    return f"{count} of {total} jobs {_be(count)}"
+    return f"{alone} of {len(board.lines)} {verb} no standby, as specified: a failure there leads to a cold restart."
 
 
 def _be(count: int) -> str:

@@ -9,23 +9,49 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from clonos_api.fleet.facts import Facts, queries_of, read_facts
 from clonos_api.fleet.forecasts import Estimates, read_estimates
-from clonos_api.fleet.health import attention, dependencies_of, line_of
+from clonos_api.fleet.health import Rates, attention, dependencies_of, line_of
 from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Head, Strip
 from clonos_api.fleet.strip import RecentRecoveries, strip_of
 from clonos_api.store.db.database import Database
-from clonos_api.store.tables import HostRow
+from clonos_api.store.tables import HostRow, JobRow
 
 _YOUNGEST_S: Final = 1.0
 _OLDEST_S: Final = 5.0
 # Largest share of the time that is spent on reading.
 _SHARE: Final = 0.1
 _RATE_S: Final = 10.0
+# Longer than most epochs: a job reads nothing while it computes one.
+_READ_S: Final = 60.0
 _ESTIMATES_S: Final = 30.0
+
+
+@dataclass
+class History:
+    """Totals of the jobs at earlier boards, for their rates over about `span_s` seconds."""
+
+    figure: str  # of the metrics of a query, such as ``records_out``
+    span_s: float
+    _totals: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
+
+    def rates(self, moment: float, jobs: Sequence[JobRow]) -> dict[str, float]:
+        """Add the jobs' totals at `moment`, and return their rates since the oldest board of the span."""
+        totals = {job.id: sum(query.get(self.figure, 0) for query in queries_of(job)) for job in jobs}
+        while self._totals and self._totals[0][0] <= moment - 3 * self.span_s:
+            self._totals.popleft()  # the overview had no viewer for a while
+        while len(self._totals) > 1 and self._totals[1][0] <= moment - self.span_s:
+            self._totals.popleft()
+        before_at, before = self._totals[0] if self._totals else (moment, {})
+        self._totals.append((moment, totals))
+        if moment <= before_at:
+            return {}
+        rates = {job: (total - before[job]) / (moment - before_at) for job, total in totals.items() if job in before}
+        return {job: max(0.0, rate) for job, rate in rates.items()}
 
 
 @dataclass
@@ -40,7 +66,8 @@ class Boards:
     _estimates: Estimates = field(default_factory=Estimates)
     _estimated_at: float = -_ESTIMATES_S
     _recent: RecentRecoveries = field(default_factory=RecentRecoveries)
-    _published: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
+    _published: History = field(default_factory=lambda: History("records_out", _RATE_S))
+    _read: History = field(default_factory=lambda: History("records_in", _READ_S))
 
     async def newest(self) -> Board:
         """The cached board, or a new one if the cached one is older than `pause_s`."""
@@ -64,21 +91,9 @@ class Boards:
 
     def _board(self, facts: Facts, strip: Strip) -> Board:
         moment = time.monotonic()
-        totals = {job.id: sum(query.get("records_out", 0) for query in queries_of(job)) for job in facts.jobs}
-        while self._published and self._published[0][0] <= moment - 3 * _RATE_S:
-            self._published.popleft()  # the overview had no viewer for a while
-        while len(self._published) > 1 and self._published[1][0] <= moment - _RATE_S:
-            self._published.popleft()
-        before_at, before = self._published[0] if self._published else (moment, {})
-        rates = {}
-        if moment > before_at:
-            rates = {
-                job: max(0, total - before[job]) / (moment - before_at)
-                for job, total in totals.items()
-                if job in before
-            }
-        self._published.append((moment, totals))
-        lines = sorted((line_of(job, facts, self._estimates, rates.get(job.id)) for job in facts.jobs), key=attention)
+        published, read = self._published.rates(moment, facts.jobs), self._read.rates(moment, facts.jobs)
+        rates = {job.id: Rates(published.get(job.id), read.get(job.id)) for job in facts.jobs}
+        lines = sorted((line_of(job, facts, self._estimates, rates[job.id]) for job in facts.jobs), key=attention)
         number = self._newest.number + 1 if self._newest is not None else 1
         heads = tuple(_head(host, facts) for host in facts.hosts)
         dependencies = dependencies_of(facts.jobs)

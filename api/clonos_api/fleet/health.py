@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from clonos.resources.figures import duration
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.resources.lag import lag_of_job
 from clonos.standby.states import StandbyState
+from clonos.units import parse_duration
 from clonos_api.fleet.facts import Facts, queries_of
 from clonos_api.fleet.forecasts import Estimates, forecast_of
 from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Line, Proof, Seat, Stall
-from clonos_api.fleet.stalls import stall_of
+from clonos_api.fleet.stalls import computes_first_epoch, stall_of
 from clonos_api.store.tables import JobRow, RecoveryRow
 
 # Longer than the transactions of an epoch usually last, including retries.
@@ -20,15 +23,26 @@ _STAYS_OPEN: Final = timedelta(minutes=5)
 # A cold start takes less; a longer transition needs attention.
 _CHANGES_OVER: Final = timedelta(minutes=2)
 _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
+# A job that needs longer to read what is unread is behind.
+_BEHIND_S: Final = 60.0
 
 
-def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None) -> Line:
-    """The row of a job; `rate` is the number of records that it publishes per second."""
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Records per second that a job publishes and reads; None: not measured yet."""
+
+    published: float | None = None
+    read: float | None = None
+
+
+def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Line:
+    """The row of a job; `rates` are those of the last seconds."""
     seats = _seats(job, facts)
     doubts = _doubts(job, facts)
     lag = lag_of_job(query.get("lag") or {} for query in queries_of(job))
-    weak = (*doubts, *_unguarded(job, seats, facts))
+    weak = (*doubts, *_behind(job, lag, rates.read), *_unguarded(job, seats, facts))
     stall = stall_of(job, facts)
+    first = computes_first_epoch(job) is not None
     recovery = facts.recoveries.get(job.id)
     proof = facts.verifications.get(job.id)
     return Line(
@@ -37,20 +51,22 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
         created_by=job.created_by,
         state=job.state,
         since=job.state_since,
-        health=_health(job, weak, stall, seats, facts.at),
+        health=_health(job, weak, stall, seats, facts.at, first=first),
         seats=tuple(seats),
         weak=weak,
         failure=str(job.failure["what"]) if job.failure else None,
+        hint=str(job.failure.get("hint") or "") if job.failure else "",
         last=_last(recovery) if recovery is not None else None,
         restarts=job.restarts,
         lag=lag if job.state == JobState.RUNNING else None,
-        out_per_s=rate if job.state == JobState.RUNNING else None,
+        out_per_s=rates.published if job.state == JobState.RUNNING else None,
         exact=not doubts,
         alone=job.state == JobState.RUNNING and _wanted(job) == 0,
         stall=stall,
         forecast=forecast_of(job, facts, estimates),
         proof=Proof(proof.at, proof.clean, proof.contradicted) if proof is not None else None,
-        epochs=tuple(int(query["epoch"]) for query in queries_of(job) if "epoch" in query),
+        epochs=_epochs(job),
+        first=first,
     )
 
 
@@ -76,6 +92,24 @@ def dependencies_of(jobs: Iterable[JobRow]) -> Dependencies:
             {topic for metrics in reports.values() for topic in metrics.get("open_transactions") or {}}
         ),
     )
+
+
+def _epochs(job: JobRow) -> tuple[tuple[str, int], ...]:
+    queries = (job.metrics or {}).get("queries") or {}
+    return tuple((name, int(query["epoch"])) for name, query in queries.items() if query.get("epoch") is not None)
+
+
+def _behind(job: JobRow, lag: int | None, read_per_s: float | None) -> list[str]:
+    """The reason of a job that needs minutes to read what is unread, at the rate at which it reads now."""
+    if job.state != JobState.RUNNING or not lag or not read_per_s:
+        return []
+    interval_s = parse_duration(((job.spec.get("spec") or {}).get("trigger") or {}).get("interval") or "0s")
+    slow_s = max((float(query.get("slow_epoch_ms") or 0.0) / 1000 for query in queries_of(job)), default=0.0)
+    if lag / read_per_s <= max(_BEHIND_S, 3 * (interval_s + slow_s)):
+        return []
+    # In whole minutes: a reason that changes each second would be sent each second.
+    minutes = int(lag / read_per_s // 60)
+    return [f"its unread records take more than {duration(60_000 * minutes)} at the rate at which it reads now"]
 
 
 def _seats(job: JobRow, facts: Facts) -> list[Seat]:
@@ -148,7 +182,9 @@ def _wanted(job: JobRow) -> int | None:
     return None if mode == "pool" else int(asked.get("replicas", 0)) if mode == "dedicated" else 0
 
 
-def _health(job: JobRow, weak: tuple[str, ...], stall: Stall | None, seats: list[Seat], moment: datetime) -> Health:
+def _health(
+    job: JobRow, weak: tuple[str, ...], stall: Stall | None, seats: list[Seat], moment: datetime, *, first: bool
+) -> Health:
     late = moment - job.state_since > _CHANGES_OVER
     if job.state == JobState.FAILED or stall is not None:
         return "bad"
@@ -157,7 +193,7 @@ def _health(job: JobRow, weak: tuple[str, ...], stall: Stall | None, seats: list
     if job.state == JobState.RUNNING:
         if not any(seat.role == "driver" and seat.state != DISCONNECTED for seat in seats):
             return "bad" if late else "busy"
-        return "weak" if weak else "good"
+        return "busy" if first else "weak" if weak else "good"
     if job.state in (JobState.CREATED, JobState.STOPPED) and job.desired_state == DesiredState.RUNNING:
         return "bad" if late or job.failure else "busy"
     return "idle"

@@ -11,11 +11,12 @@ from clonos.resources.figures import number, rate
 from clonos.resources.jobs import JobState
 from clonos_api.fleet.lines import DISCONNECTED, Line
 
+# In a transient state, and in one that has lasted for too long.
 _CHANGES: Final = {
-    JobState.STARTING: "starts",
-    JobState.RECOVERING: "a new driver takes over",
-    JobState.STOPPING: "stops after the epoch in progress",
-    JobState.CANCELLING: "is being canceled",
+    JobState.STARTING: ("starts", "has not started yet"),
+    JobState.RECOVERING: ("a new driver takes over", "no new driver has taken over yet"),
+    JobState.STOPPING: ("stops after the epoch in progress", "has not stopped yet"),
+    JobState.CANCELLING: ("is being canceled", "is not canceled yet"),
 }
 _ENDS: Final = {
     JobState.STOPPED: "stopped",
@@ -30,17 +31,21 @@ def clause(line: Line) -> str:
     if line.state == JobState.RUNNING:
         return _output(line)
     if line.state in _CHANGES:
-        return _CHANGES[JobState(line.state)]
+        return _CHANGES[JobState(line.state)][line.health == "bad"]
+    if line.health in ("busy", "bad") and line.state in (JobState.CREATED, JobState.STOPPED):
+        return _CHANGES[JobState.STARTING][line.health == "bad"]
     if line.state not in _ENDS:
         return "has never run"
-    numbers = " and ".join(filter(None, map(number, line.epochs)))
-    after = f" after epoch{'s' if len(line.epochs) > 1 else ''} {numbers}" if numbers else ""
-    return f"{_ENDS[JobState(line.state)]}{after}"
+    several = len(line.epochs) > 1
+    epochs = [f"epoch {number(epoch)}{f' of {query}' if several else ''}" for query, epoch in line.epochs]
+    return f"{_ENDS[JobState(line.state)]}{' after ' if epochs else ''}{' and '.join(epochs)}"
 
 
 def _output(line: Line) -> str:
     if not any(seat.role == "driver" and seat.state != DISCONNECTED for seat in line.seats):
         return "has no connected driver"
+    if line.first:
+        return "runs, and has finished no epoch yet"
     parts = ["runs" if line.out_per_s is None else f"publishes {rate(line.out_per_s)} records/s"]
     if line.lag is not None:
         parts.append(f"lag {number(line.lag)}")

@@ -91,7 +91,7 @@ class Line:
     health: Health  # weak: degraded guarantee; busy: changes its state; bad: needs attention; idle: needs no driver
     seats: tuple[Seat, ...]  # the job's driver and standbys, with their hosts
     weak: tuple[str, ...]  # reasons why the job's guarantee is degraded; empty if it is not
-    failure: str | None  # why the job does not make progress
+    failure: str | None  # why the job does not make progress: the `what` of its error
     last: Last | None  # the newest recovery; None if the job had none
     restarts: int
     lag: int | None  # unread records of the job's sources; None: not reported yet, or the job is not RUNNING
@@ -102,7 +102,9 @@ class Line:
     stall: Stall | None = None  # None: the job publishes, has no input, or is not to run
     forecast: Forecast | None = None  # None: the job does not run
     proof: Proof | None = None  # None: the output was not verified in the last days
-    epochs: tuple[int, ...] = ()  # the newest epoch of each query
+    epochs: tuple[tuple[str, int], ...] = ()  # the newest epoch of each query, by its name
+    hint: str = ""  # what to do about `failure`
+    first: bool = False  # its newest driver has finished no epoch yet, and may have input
 
     def shape(self) -> Line:
         """The line with restarts, lag, published records, epochs and the time until a standby is READY cleared, because

@@ -19,6 +19,8 @@ _PATIENCE_S: Final = 2.0
 _SLOW: Final = 3  # times the duration of its slow epochs
 # Agents push events each second, so the newest epoch may be this much newer than the store knows.
 _PUSHES_S: Final = 1.0
+# A first epoch also loads classes and starts Python workers.
+_FIRST_S: Final = 30.0
 _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
 
 
@@ -38,7 +40,23 @@ def stall_of(job: JobRow, facts: Facts) -> Stall | None:
     waiting = metrics.get("waiting")
     if waiting:
         return Stall(_moment(waiting["since"]) or job.state_since, f"its driver waits: {waiting['what']}")
-    return _without_epochs(job, facts.at)
+    return _without_epochs(job, facts.at) or _without_first_epoch(job, facts)
+
+
+def computes_first_epoch(job: JobRow) -> datetime | None:
+    """Since when the driver of a RUNNING job owns the causal log without an epoch; None: it has finished one, or has
+    reported its unread records.
+    """
+    return _moment((job.metrics or {}).get("first_epoch_since")) if job.state == JobState.RUNNING else None
+
+
+def _without_first_epoch(job: JobRow, facts: Facts) -> Stall | None:
+    since = computes_first_epoch(job)
+    if since is None or facts.at - since <= timedelta(seconds=_FIRST_S):
+        return None
+    host, _ = facts.drivers.get(job.run or "", ("", ""))
+    on_host = f" on {host}" if host else ""
+    return Stall(since, f"generation {job.generation}{on_host} has claimed the causal log, and finished no epoch yet")
 
 
 def _without_epochs(job: JobRow, at: datetime) -> Stall | None:

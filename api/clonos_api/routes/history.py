@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
-from clonos.resources.incidents import Incident
+from clonos.resources.incidents import Incident, ListedRecovery
 from clonos.resources.job_graph import JobGraph
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
 from clonos.resources.series import Series, SeriesRange
@@ -41,6 +41,7 @@ from clonos_api.store import (
 from clonos_api.store.db import paging
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["history"])
+of_all_jobs = APIRouter(route_class=CheckedRoute, prefix=f"{API}/recoveries", tags=["history"])
 
 RunPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a run.")]
 RecoveryPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a recovery.")]
@@ -77,6 +78,14 @@ async def list_generations(
     return views.listed(
         (views.generation(generation, hosts.get(generation.run, "")) for generation in result.rows), result.next
     )
+
+
+@of_all_jobs.get("")
+async def list_all_recoveries(caller: Viewer, database: DatabaseDep, window: WindowDep) -> Page[ListedRecovery]:
+    """List the recoveries of all jobs, newest first, each with the job's name and a sentence."""
+    async with database.reading() as session:
+        result = await incidents.page(session, window)
+    return views.listed(result.rows, result.next)
 
 
 @router.get("/{job}/recoveries")

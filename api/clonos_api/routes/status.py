@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from clonos.resources.figures import age
 from clonos.resources.status import Dependencies, Forecast, JobHealth, JobStatus, Status
 from clonos_api.fleet import Health, Line
-from clonos_api.fleet.banner import banner_of
+from clonos_api.fleet.banner import NAMED, banner_of, trouble_of
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import ReplicaDep
 from clonos_api.routes.access import API, Viewer
@@ -35,10 +35,13 @@ async def get_status(caller: Viewer, replica: ReplicaDep) -> Status:
         for line in banner.stalled
         if line.stall is not None
     ]
+    named = [f"{line.name} {trouble_of(line)}" for line in banner.failing[:NAMED]]
+    if len(banner.failing) > NAMED:
+        named.append(f"{len(banner.failing) - NAMED} more jobs are failing.")
     return Status(
         at=board.at,
         health=_WORDS[banner.health],
-        summary=" ".join(filter(None, [*stalls, banner.headline, banner.detail])),
+        summary=" ".join(filter(None, [*stalls, *named, banner.headline, banner.detail])),
         led=board.led,
         counts={_WORDS[health]: count for health, count in board.counts().items()},
         hosts={head.name: head.state for head in board.hosts},

@@ -184,7 +184,10 @@ class _Ingestion:
         if claim.generation > self.generation:
             self.generation = claim.generation
             self._open(claim.generation, {})  # a claim ends the transactions of older generations
-            self._report(claim.generation, kafka=None, waiting=None)
+            # A query that reads topics computes its first epoch at once, also without records. By this machine's clock.
+            computes = any(query.topics for query in (claim.graph or {}).values())
+            since = datetime.now(UTC).isoformat() if computes else None
+            self._report(claim.generation, kafka=None, waiting=None, first_epoch_since=since)
             self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
             if claim.graph is not None:
                 await job_graph.store(session, job, claim.generation, claim.at, claim.graph)
@@ -263,6 +266,7 @@ class _Ingestion:
         self.published[done.lineage, epoch.generation] += figures["records_out"]
         query = self._query(epoch.query)
         if epoch.generation >= self.generation:
+            self.metrics["first_epoch_since"] = None
             slow_ms = max(epoch.duration_ms, _SLOW_DECAY * float(query.get("slow_epoch_ms") or 0.0))
             query.update(at=done.at.isoformat(), waiting_since=None, slow_epoch_ms=slow_ms)
         query["epoch"] = epoch.epoch
@@ -284,6 +288,7 @@ class _Ingestion:
         self._count(lag.query, lag.at, Tally(lag=lag.topics))
         if lag.generation < self.generation:
             return  # of a driver that was replaced
+        self.metrics["first_epoch_since"] = None
         query, at = self._query(lag.query), lag.at.isoformat()
         # By this machine's clock, which may differ from that of the driver's host; reports may also arrive late.
         since = (query.get("waiting_since") or datetime.now(UTC).isoformat()) if any(lag.topics.values()) else None

@@ -7,10 +7,19 @@ from typing import Final
 from sqlalchemy import case, func, not_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.incidents import Incident, QueryContinuity, compare, incident, loss_of
+from clonos.resources.incidents import (
+    Incident,
+    ListedRecovery,
+    QueryContinuity,
+    compare,
+    incident,
+    loss_of,
+    sentence,
+)
 from clonos.resources.jobs import Recovery
 from clonos_api.store import counters, recoveries, verifications, views
 from clonos_api.store.db.clock import now
+from clonos_api.store.db.paging import Page, Window
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
 _EARLIER: Final = 200  # as many as retention keeps
@@ -29,6 +38,19 @@ async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
     comparison = compare(shown, await _earlier(session, shown))
     since = recoveries.silent_since(row, job.metrics or {})
     return incident(shown, job.name, loss, comparison, at=at, silent_since=since)
+
+
+async def page(session: AsyncSession, window: Window) -> Page[ListedRecovery]:
+    """One page of the recoveries of all jobs, newest first."""
+    result = await recoveries.page(session, None, window)
+    shown = [views.recovery(row) for row in result.rows]
+    query = select(JobRow.id, JobRow.name).where(JobRow.id.in_({recovery.job for recovery in shown}))
+    names = dict((await session.execute(query)).all()) if shown else {}
+    listed = [
+        ListedRecovery(**dict(recovery), job_name=names.get(recovery.job, recovery.job), summary=sentence(recovery))
+        for recovery in shown
+    ]
+    return Page(listed, result.next)
 
 
 def _exactly_once(job: JobRow) -> bool:

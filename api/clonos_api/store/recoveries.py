@@ -285,9 +285,9 @@ async def get(session: AsyncSession, job: str, recovery: str) -> RecoveryRow:
     return require_row(row if row is not None and row.job == job else None, f"recovery {recovery} of this job")
 
 
-async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[RecoveryRow]:
-    """One page of a job's recoveries, newest first."""
-    query = select(RecoveryRow).where(RecoveryRow.job == job)
+async def page(session: AsyncSession, job: str | None, window: Window = FIRST) -> Page[RecoveryRow]:
+    """One page of the recoveries of a job, or of all jobs, newest first."""
+    query = select(RecoveryRow) if job is None else select(RecoveryRow).where(RecoveryRow.job == job)
     return await by_time(session, query, RecoveryRow.started_at, RecoveryRow.id, window)
 
 

@@ -94,7 +94,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "savepoint create": ("clonos savepoint create wordcount --name before",),
     "savepoint ls": ("clonos savepoint ls", "clonos savepoint ls wordcount -o name"),
     "savepoint rm": ("clonos savepoint rm before --job wordcount",),
-    "recovery ls": ("clonos recovery ls wordcount",),
+    "recovery ls": ("clonos recovery ls", "clonos recovery ls wordcount"),
     "recovery explain": (
         "clonos recovery explain wordcount",
         "clonos recovery explain wordcount --markdown > post-mortem.md",

@@ -1,4 +1,4 @@
-"""``clonos recovery``: the recoveries of a job. Each lasts from a failure until the last query has returned."""
+"""``clonos recovery``: the recoveries of jobs. Each lasts from a failure until the last query has returned."""
 
 from __future__ import annotations
 
@@ -6,53 +6,65 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli import completion
 from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import NotFound
 from clonos.resources.recovery_descriptions import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
 
     from clonos.resources.incidents import Incident
+    from clonos.resources.jobs import Recovery
 
-app = typer.Typer(no_args_is_help=True, help="Show the recoveries of a job.")
+app = typer.Typer(no_args_is_help=True, help="Show the recoveries of jobs.")
 
 
 @app.command("ls")
 def list_recoveries(
-    job: JobArgument,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]", help="Name or id of the job (default: all jobs).", autocompletion=completion.jobs
+        ),
+    ] = None,
     limit: Limit = 50,
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
     context: Context = None,
 ) -> None:
-    """List the recoveries of a job, newest first."""
+    """List the recoveries of a job, or of all jobs, newest first."""
+    from clonos.cli import show
+
+    with connect(api, token, context) as client:
+        if job is None:
+            everywhere = client.jobs.all_recoveries(limit=limit)
+            columns = {"job": lambda row: row.job_name, **_columns()}
+            show.show_list(everywhere, output, columns, lambda row: row.id, none="No job has had a recovery.")
+            return
+        page = client.jobs.recoveries(job, limit=limit)
+    show.show_list(page, output, _columns(), lambda row: row.id, none="The job has no recoveries.")
+
+
+def _columns() -> dict[str, Callable[[Recovery], object]]:
     from clonos.cli import show
     from clonos.cli.picture import hosts_of
 
-    with connect(api, token, context) as client:
-        page = client.jobs.recoveries(job, limit=limit)
-    show.show_list(
-        page,
-        output,
-        {
-            "id": lambda row: row.id,
-            "started": lambda row: show.clock(row.started_at),
-            "cause": lambda row: row.cause,
-            "generation": lambda row: f"{row.failed_generation} → {row.generation or '…'}",
-            "host": hosts_of,
-            "outcome": lambda row: row.outcome or "…",
-            "downtime#": lambda row: show.duration(row.downtime_ms),
-            "replayed#": lambda row: show.number(row.replayed_records),
-            "skipped lanes#": lambda row: show.number(row.skipped_lanes),
-            "error": lambda row: row.failure.error if row.failure else "",
-        },
-        lambda row: row.id,
-        none="The job has no recoveries.",
-    )
+    return {
+        "id": lambda row: row.id,
+        "started": lambda row: show.clock(row.started_at),
+        "cause": lambda row: row.cause,
+        "generation": lambda row: f"{row.failed_generation} → {row.generation or '…'}",
+        "host": hosts_of,
+        "outcome": lambda row: row.outcome or "…",
+        "downtime#": lambda row: show.duration(row.downtime_ms),
+        "replayed#": lambda row: show.number(row.replayed_records),
+        "skipped lanes#": lambda row: show.number(row.skipped_lanes),
+        "error": lambda row: row.failure.error if row.failure else "",
+    }
 
 
 @app.command()

@@ -12,7 +12,7 @@ from clonos.client.transport import Routes
 from clonos.resources.base import Page
 from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint, SavepointCreate
 from clonos.resources.hosts import Standby
-from clonos.resources.incidents import Incident
+from clonos.resources.incidents import Incident, ListedRecovery
 from clonos.resources.job_graph import JobGraph
 from clonos.resources.jobs import (
     CausalLog,
@@ -224,6 +224,10 @@ class Jobs(Routes):
     def recoveries(self, job: str, *, limit: int | None = None) -> Page[Recovery]:
         """List the recoveries of a job, newest first."""
         return self._transport.pages(Recovery, f"/jobs/{job}/recoveries", limit=limit)
+
+    def all_recoveries(self, *, limit: int | None = None) -> Page[ListedRecovery]:
+        """List the recoveries of all jobs, newest first."""
+        return self._transport.pages(ListedRecovery, "/recoveries", limit=limit)
 
     def recovery(self, job: str, recovery: str) -> Incident:
         """Get a recovery by its id, with its explanation."""

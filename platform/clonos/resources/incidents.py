@@ -67,21 +67,29 @@ class Comparison(Resource):
     summary: str
 
 
-class Incident(Recovery):
-    """A recovery with its explanation.
+class ListedRecovery(Recovery):
+    """A recovery in the list of all jobs.
 
     Attributes:
         job_name: Name of the job.
-        at: Time of the explanation, up to which the duration of a recovery in progress counts.
-        silent_since: Begin of the time without output, of a recovery in progress; None: it has ended, or the old
-            driver still publishes.
         summary: What happened, as a sentence without a full stop.
     """
 
     job_name: str
+    summary: str
+
+
+class Incident(ListedRecovery):
+    """A recovery with its explanation.
+
+    Attributes:
+        at: Time of the explanation, up to which the duration of a recovery in progress counts.
+        silent_since: Begin of the time without output, of a recovery in progress; None: it has ended, or the old
+            driver still publishes.
+    """
+
     at: Moment
     silent_since: Moment | None = None
-    summary: str
     loss: Loss
     comparison: Comparison
 

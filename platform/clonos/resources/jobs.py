@@ -518,6 +518,8 @@ class Metrics(Resource):
         slow_epoch_ms: Duration of slow epochs in milliseconds: a maximum that falls by 2 % with each faster epoch.
         kafka: What the newest driver sees of Kafka; None until its first report.
         waiting: What the newest driver waits for; None: it works.
+        first_epoch_since: Since when the newest driver owns the causal log and has neither finished an epoch nor
+            reported its unread records; None: it has.
         restarts: Number of claims after a failure or a move, since the job was created.
         open_transactions: Topic that the job reads or writes → time since which the topic's ``read_committed`` readers
             wait for an open transaction of any producer. From the last report of the newest driver.
@@ -531,6 +533,7 @@ class Metrics(Resource):
     slow_epoch_ms: float = 0.0
     kafka: KafkaReport | None = None
     waiting: WaitingReport | None = None
+    first_epoch_since: Moment | None = None
     restarts: int = 0
     queries: dict[str, QueryMetrics] = Field(default_factory=dict)
     open_transactions: dict[str, Moment] = Field(default_factory=dict)

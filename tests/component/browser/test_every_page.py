@@ -29,7 +29,7 @@ def test_every_page(api: Served, look: Callable[..., BrowserSession], screen: st
     with api.client() as admin:
         jobs = admin.get("/jobs", params={"limit": 100}).raise_for_status().json()["data"]
         # The jobs with the most data.
-        paths = ["/", "/hosts", "/clusters", "/events", "/submit", "/jobs/nosuch"]
+        paths = ["/", "/hosts", "/clusters", "/recoveries", "/events", "/submit", "/jobs/nosuch"]
         with_epochs = next(job for job in jobs if admin.get(f"/jobs/{job['id']}/checkpoints").json()["history"])
         paths += [f"/jobs/{with_epochs['id']}?tab={tab}" for tab in TABS]
         recovered = [(job, admin.get(f"/jobs/{job['id']}/recoveries").json()["data"]) for job in jobs]

@@ -30,7 +30,7 @@ from clonos.resources.checkpoints import (
 )
 from clonos.resources.event_sentences import sentence_of
 from clonos.resources.hosts import Host, HostRegister, HostState, Standby
-from clonos.resources.incidents import QueryContinuity, compare, incident, loss_of
+from clonos.resources.incidents import ListedRecovery, QueryContinuity, compare, incident, loss_of, sentence
 from clonos.resources.jobs import (
     DesiredState,
     Failure,
@@ -369,6 +369,11 @@ class FakeService:
         @app.get(f"{root}/jobs/{{name}}/recoveries")
         async def recoveries(name: str, limit: int = 50) -> Page[Recovery]:
             return Page(data=self.recoveries[:limit])
+
+        @app.get(f"{root}/recoveries")
+        async def all_recoveries(limit: int = 50) -> Page[ListedRecovery]:
+            listed = [ListedRecovery(**dict(row), job_name="words", summary=sentence(row)) for row in self.recoveries]
+            return Page(data=listed[:limit])
 
         @app.get(f"{root}/jobs/{{name}}/recoveries/{{recovery_id}}")
         async def explained_recovery(name: str, recovery_id: str) -> Response:

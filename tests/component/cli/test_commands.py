@@ -559,6 +559,9 @@ def test_recovery_explain_and_ls(clonos: Clonos, service: FakeService) -> None:
     assert "## Timeline (UTC)" in markdown
     assert json.loads(clonos("recovery", "explain", "wordcount", "-o", "json").stdout)["loss"]["records"] == 0
     assert "1 → 2" in clonos("recovery", "ls", "wordcount").stdout
+    everywhere = clonos("recovery", "ls").stdout
+    assert "1 → 2" in everywhere
+    assert "words" in everywhere
     service.recoveries.clear()
     with pytest.raises(errors.NotFound, match="no recoveries"):
         clonos("recovery", "explain", "wordcount")

@@ -24,11 +24,12 @@ from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.resolve_command import new_code_command, resolve_command
 from clonos.resources.jobs import Failure, Phase, Recovery
 from clonos.resources.service import Role
+from clonos.testing.harness import eventually
 from clonos_api.dashboard.job import TABS
 from clonos_api.dashboard.live import Drawn, Pulse
 from clonos_api.dashboard.recovery import waterfall
-from clonos_api.dashboard.rendering import part
-from clonos_api.fleet import Board, Boards, Head, Line
+from clonos_api.dashboard.rendering import _hint, part
+from clonos_api.fleet import Board, Boards, Head, Line, Seat
 from clonos_api.store import clusters, runs
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
@@ -99,13 +100,55 @@ def test_the_banner_counts_jobs_without_a_standby(name: str) -> None:
     line = Line("1", name, "ada", "RUNNING", NOW, "good", (), (), None, None, 0, None, None)
     for alone, said in (
         ((), None),
-        ((True,), "1 of them has no standby, as specified"),
-        ((True,) * 2, "2 of them have"),
+        ((True,), "1 of 2 has no standby, as specified"),
+        ((True,) * 2, "2 of 3 have"),
     ):
         lines = (line, *(dataclasses.replace(line, alone=flag) for flag in alone))
         shown = part("overview_banner.html", board=Board(1, NOW, (), lines))
         assert ("no standby" in shown) is (said is not None)
-        assert (said or "exactly once") in shown
+        assert (said or "No running job is failing, behind") in shown
+
+
+FAILED = Line(
+    "1",
+    "cards",
+    "ada",
+    "FAILED",
+    NOW,
+    "bad",
+    (),
+    (),
+    "The topic payments.review does not exist.",
+    None,
+    0,
+    None,
+    None,
+    epochs=(("scored", 27), ("minutes", 14)),
+    hint="create it: `clonos kafka create payments.review`.",
+)
+
+
+def test_the_banner_names_a_failing_job_its_error_and_the_next_step_and_promises_nothing() -> None:
+    shown = " ".join(part("overview_banner.html", board=Board(1, NOW, (), (FAILED,))).split())
+    text = re.sub(r"<[^>]+>", "", shown)
+    assert (
+        "cards failed after epoch 27 of scored and epoch 14 of minutes: The topic payments.review does not exist. "
+        "What to do: create it: clonos kafka create payments.review Copy." in text
+    )
+    assert '<a href="/jobs/1">cards</a>' in shown
+    assert "exactly once" not in text, "nothing has observed that"
+    three = tuple(dataclasses.replace(FAILED, id=str(number), name=f"cards-{number}", hint="") for number in range(3))
+    text = re.sub(r"<[^>]+>", "", " ".join(part("overview_banner.html", board=Board(1, NOW, (), three)).split()))
+    assert "What to do: clonos job inspect cards-0 Copy shows more." in text
+    assert "cards-2" not in text
+    assert "1 more jobs are failing." in text
+
+
+def test_a_running_job_without_an_epoch_is_not_called_healthy() -> None:
+    line = dataclasses.replace(FAILED, state="RUNNING", health="busy", failure=None, first=True)
+    line = dataclasses.replace(line, seats=(Seat("host-1", "driver", "RUNNING"),))
+    shown = part("overview_banner.html", board=Board(1, NOW, (), (line,)))
+    assert "cards: runs, and has finished no epoch yet." in " ".join(shown.split())
 
 
 Changes = dict[str, Any]
@@ -270,6 +313,85 @@ def test_each_state_has_the_buttons_that_the_api_takes(
     with browser() as client:
         shown = client.get(f"/jobs/{job}").text
     assert re.findall(r"<button[^>]*data-call[^>]*>(\w+)</button>", shown) == buttons
+
+
+def test_buttons_that_cannot_work_are_disabled_with_the_reason(tmp_path: Path) -> None:
+    async def make(session: AsyncSession) -> str:
+        job, host = await job_row(session, "cards"), await host_row(session)
+        run = await run_row(session, job, host)
+        job.state, job.run, job.generation, run.state, host.state = "RUNNING", run.id, 1, "RUNNING", "LOST"
+        return job.id
+
+    with served(tmp_path) as api, api.client() as client:
+        job = write(api, make)
+        page = f"{api.url}/jobs/{job}"
+        shown = client.get(page, headers={"Accept": "text/html"}).text
+        assert re.findall(r'<button disabled aria-describedby="blocked">(\w+)<', shown) == [
+            "Savepoint",
+            "Verify",
+            "Move",
+        ]
+        reasons = shown.partition('id="blocked">')[2].partition("</p>")[0]
+        assert reasons.strip() == "Verify, Savepoint: no host is READY. Move: no other host is READY."
+        assert re.findall(r'class="apart"><button[^>]*>(\w+)<', shown) == ["Cancel"]
+
+        async def back(session: AsyncSession) -> None:
+            (await session.scalars(select(HostRow))).one().state = "READY"
+            await host_row(session)
+
+        write(api, back)
+        eventually(
+            lambda: "<button disabled" not in client.get(page, headers={"Accept": "text/html"}).text, "buttons work"
+        )
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_tab_of_recoveries_answers_its_question(api: Served, browser: Browser, name: str, ready: bool) -> None:
+    job, _ = write(api, guarded(name, ready=ready))
+
+    async def retire(session: AsyncSession) -> None:
+        host = await host_row(session)
+        state = {"mode": "dedicated", "state": "RETIRED", "since": NOW, "body": {"placement_reason": "x"}}
+        session.add(StandbyRow(id=new_id(), job=job, host=host.id, **state))
+
+    write(api, retire)
+    with browser(Role.VIEWER) as client:
+
+        def answer() -> str | None:
+            shown = client.get(f"/jobs/{job}", params={"tab": "recoveries"}).text
+            text = " ".join(re.sub(r"<[^>]+>", "", shown.partition("Can a standby take over now?")[2]).split())
+            return text if "only a RUNNING job" not in text else None  # the board is older than the job
+
+        text = eventually(answer, "the board has the job")
+    assert text.startswith("Yes: the standby on" if ready else "No: no standby is READY or warms up")
+    assert "Earlier standbys: 1" in text
+
+
+@pytest.mark.parametrize(
+    ("hint", "copied"),
+    [
+        ("run `clonos job start JOB` then", ["clonos job start cards"]),
+        (
+            "use `clonos job resolve cards --new-code`, or `clonos run … --accept-new-code`",
+            ["clonos job resolve cards --new-code"],
+        ),
+        ("`clonos logs <x>`", ["clonos logs &lt;x&gt;"]),
+        ("set `max_per_epoch`; `clonos apply PATH`", []),
+    ],
+)
+def test_commands_of_a_hint_can_be_copied(hint: str, copied: list[str]) -> None:
+    shown = _hint(hint, "cards")
+    assert re.findall(r"<code>([^<]*)</code> <button[^>]*data-copy", shown) == copied
+
+
+def test_a_failed_page_links_the_page_of_its_error(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    for slug, link in (("topic-missing", '<a href="/docs/errors/topic-missing">topic-missing</a>'), ("x-1", "x-1")):
+        failure = Failure(error=slug, what="It is away.", hint="h")
+        write(api, changed(job, state="FAILED", failure=failure.model_dump(mode="json")))
+        with browser(Role.VIEWER) as client:
+            assert f"<strong>{link}</strong>" in client.get(f"/jobs/{job}").text
+            assert client.get(f"/docs/errors/{slug}").status_code == (200 if "href" in link else 404)
 
 
 def test_the_start_button_sends_what_the_api_takes(api: Served, browser: Browser, name: str) -> None:
@@ -537,6 +659,28 @@ def test_a_recovery_page_has_the_same_figures_as_rest(api: Served, browser: Brow
         missing = client.get(f"/jobs/{job}/recoveries/{new_id()}")
         assert (missing.status_code, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
         assert client.get("/hosts", headers={"HX-Request": "true"}).status_code == 200
+
+
+def test_recoveries_of_all_jobs_are_in_one_list(api: Served, browser: Browser, name: str) -> None:
+    made = [write(api, guarded(f"{name}-{letter}")) for letter in "ab"]
+    with api.client() as client:
+        rows: list[dict[str, Any]] = []
+        more: dict[str, Any] = {"next": None, "has_more": True}
+        while more["has_more"]:
+            cursor = {"starting_after": more["next"]} if more["next"] else {}
+            more = client.get("/recoveries", params={"limit": 1, **cursor}).raise_for_status().json()
+            rows += more["data"]
+    ours = {row["id"]: row for row in rows if row["job"] in {job for job, _ in made}}
+    assert len(rows) == len({row["id"] for row in rows})
+    assert {(row["job_name"], row["downtime_ms"]) for row in ours.values()} == {
+        (f"{name}-a", 431.0),
+        (f"{name}-b", 431.0),
+    }
+    assert all("no output for 431 ms" in row["summary"] for row in ours.values())
+    with browser(Role.VIEWER) as client:
+        shown = client.get("/recoveries").text
+        assert f'<a href="/jobs/{made[0][0]}/recoveries/{made[0][1]}">' in shown
+        assert client.get("/recoveries", params={"starting_after": "1.x"}).status_code == 200
 
 
 def test_a_waterfall_has_no_gap_and_no_overlap() -> None:

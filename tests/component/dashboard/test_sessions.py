@@ -13,7 +13,7 @@ from clonos_api.dashboard import assets
 from support.serving import Served, served
 
 Browser = Callable[..., httpx.Client]
-PAGES = ("/", "/hosts", "/events", "/submit", "/events/1")
+PAGES = ("/", "/hosts", "/recoveries", "/events", "/submit", "/events/1")
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -168,6 +170,73 @@ def test_a_query_that_stops_beside_another_one_is_a_stall(
     if stall is not None:
         assert stall.why == "records are waiting for query stats, and no epoch has finished"
         assert 30 <= (datetime.now(UTC) - stall.since).total_seconds() < 60
+
+
+GRAPH = {"out": {"topics": ["in"], "outputs": ["out"]}}
+
+
+@pytest.mark.parametrize(
+    ("queries", "age_s", "health"),
+    [(GRAPH, 0, "busy"), (GRAPH, 60, "bad"), ({"out": {"outputs": ["out"]}}, 60, "good")],  # files may never come
+)
+def test_a_first_epoch_that_does_not_end_is_a_stall(
+    api: Served, name: str, queries: dict[str, Any], age_s: float, health: str
+) -> None:
+    job, run = write(api, running(name))
+    file = EventFile()
+    file.start(3, queries=queries)
+
+    def push() -> Line:
+        async def change(session: AsyncSession) -> None:
+            await ingest(session, run, 0, file.lines)
+            row = await session.get_one(JobRow, job, populate_existing=True)
+            since = (row.metrics or {}).get("first_epoch_since")
+            if since is not None:
+                earlier = datetime.fromisoformat(since) - timedelta(seconds=age_s)
+                row.metrics = {**(row.metrics or {}), "first_epoch_since": earlier.isoformat()}
+
+        write(api, change)
+        return line_of(api, job)
+
+    line = push()
+    assert line.health == health
+    assert (line.stall is not None) is (health == "bad")
+    if line.stall is not None:
+        assert "generation 3 on " in line.stall.why
+        assert line.stall.why.endswith(" has claimed the causal log, and finished no epoch yet")
+    file.write_event("lag", query="out", topics={"in": 0})
+    assert push().health == "good", "no record is unread"
+
+
+@pytest.mark.parametrize(("lag", "health"), [(12_000, "weak"), (300, "good")])
+def test_a_job_that_is_minutes_behind_is_not_healthy(
+    api: Served, name: str, monkeypatch: pytest.MonkeyPatch, lag: int, health: str
+) -> None:
+    job, _ = write(api, running(name))
+    queries = {"out": {"epoch": 46, "records_in": 1_000, "records_out": 50, "lag": {"in": lag}}}
+    write(api, report(job, queries=queries))
+
+    async def read() -> Line:
+        database = Database(api.settings.database)
+        try:
+            boards = Boards(database)
+            await boards.newest()
+            async with database.transaction() as session:
+                row = await session.get_one(JobRow, job)
+                later = {"out": {**queries["out"], "records_in": 1_300}}
+                row.metrics = {**(row.metrics or {}), "queries": later}
+            ahead = time.monotonic() + 10
+            monkeypatch.setattr(time, "monotonic", lambda: ahead)
+            return next(line for line in (await boards.newest()).lines if line.id == job)
+        finally:
+            monkeypatch.undo()
+            await database.close()
+
+    line = asyncio.run(read())
+    assert line.health == health
+    if health == "weak":
+        (reason,) = line.weak
+        assert re.fullmatch(r"its unread records take more than 6 min at the rate at which it reads now", reason)
 
 
 def test_a_recovery_names_the_query_that_it_waits_for(api: Served, name: str) -> None:

@@ -53,6 +53,7 @@ ROUTES = {
     "GET /api/v1/jobs/{job}/runs/{run}": "v",
     "GET /api/v1/jobs/{job}/generations": "v",
     "GET /api/v1/jobs/{job}/recoveries": "v",
+    "GET /api/v1/recoveries": "v",
     "GET /api/v1/jobs/{job}/recoveries/{recovery}": "v",
     "GET /api/v1/jobs/{job}/exceptions": "v",
     "GET /api/v1/jobs/{job}/metrics": "v",

@@ -204,6 +204,18 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-call]");
   if (button) call(button);
 });
+// `data-copy`: the id of the element whose text is copied; empty: the element before the button.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const source = document.getElementById(button.dataset.copy) ?? button.previousElementSibling;
+  // Browsers have a clipboard only for pages with TLS, and for those of this machine.
+  const copied = await navigator.clipboard?.writeText(source.textContent).then(() => true, () => false);
+  if (copied) return note("Copied.", "good");
+  source.hidden = false;
+  getSelection().selectAllChildren(source);
+  note("The text is selected: copy it with Ctrl+C.");
+});
 const others = new BroadcastChannel("session");
 if (document.getElementById("sign-out")) others.onmessage = toSignIn;
 document.getElementById("sign-out")?.addEventListener("click", async () => {
