@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,6 +20,7 @@ from pydantic import (
     HttpUrl,
     IPvAnyNetwork,
     SecretStr,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -38,6 +40,8 @@ def _with_unit(parse: Callable[[str], float]) -> Callable[[object], object]:
 
 
 Duration = Annotated[float, BeforeValidator(_with_unit(parse_duration))]
+# It becomes a part of addresses, headers and pages.
+PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 Size = Annotated[int, BeforeValidator(_with_unit(parse_size))]
 
 
@@ -222,6 +226,9 @@ class ApiSettings(BaseSettings):
         auth: Whether requests need a token. Turn it off only on a single-user machine.
         allowed_hosts: Accepted values of ``Host``, besides the loopback names and `host`.
         allowed_origins: Accepted values of ``Origin``, besides the service's own.
+        public_url: Address of the service in browsers, such as ``https://tools.example.org/clonos`` behind a proxy; its
+            path is the prefix of all links, cookies and redirects, and alerts link to the runbook there. Default: the
+            address of each request, without a prefix.
         trusted_proxies: Addresses and networks of proxies. For requests from them, the client's address and the scheme
             are those of ``X-Forwarded-For`` and ``X-Forwarded-Proto``; default: none, the headers are ignored.
         replica: Name of this replica in the leader's lease; default: random.
@@ -258,6 +265,7 @@ class ApiSettings(BaseSettings):
     auth: bool = True
     allowed_hosts: list[str] = Field(default_factory=list)
     allowed_origins: list[str] = Field(default_factory=list)
+    public_url: str = ""
     trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list)
     replica: str = Field(default_factory=_random_name, min_length=1, max_length=40)
     heartbeat_s: Duration = Field(15.0, gt=0)
@@ -271,6 +279,16 @@ class ApiSettings(BaseSettings):
     oidc: Oidc | None = None
     webhooks: list[Webhook] = Field(default_factory=list, max_length=20)
 
+    @field_validator("public_url")
+    @classmethod
+    def _without_end(cls, value: str) -> str:
+        if not value:
+            return value
+        url = HttpUrl(value)
+        if url.query or url.fragment or url.username or not PREFIX.fullmatch((url.path or "/").rstrip("/")):
+            raise ValueError("public_url is http(s)://HOST[:PORT][/PATH], with plain characters in its path")
+        return value.rstrip("/")
+
     @model_validator(mode="after")
     def _webhooks_differ(self) -> Self:
         if len({webhook.name for webhook in self.webhooks}) < len(self.webhooks):
@@ -282,6 +300,11 @@ class ApiSettings(BaseSettings):
         if self.host_lease_s <= 3 * self.host_heartbeat_s:
             raise ValueError("host_lease_s must be more than three times host_heartbeat_s")
         return self
+
+    @property
+    def prefix(self) -> str:
+        """The path below which a proxy publishes the service, such as ``/clonos``; empty: at the root."""
+        return (HttpUrl(self.public_url).path or "").rstrip("/") if self.public_url else ""
 
     @property
     def database(self) -> str:

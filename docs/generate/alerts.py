@@ -44,8 +44,18 @@ def index(root: Path) -> str:
             "[Alerts by webhook](../operating.md#alerts-by-webhook):",
             "",
             table(["alert", "meaning"], [(f"[{name}]({name}.md)", meaning) for name, meaning in MEANINGS.items()]),
+            "",
+            "Causes to which these pages lead:",
+            "",
+            *(f"- [{name}]({name}.md)" for name in causes(root)),
         ]
     )
+
+
+def causes(root: Path) -> list[str]:
+    """The pages of the runbook without an alert of their name."""
+    alerts = {str(rule["alert"]) for rule in rules(root)} | set(MEANINGS)
+    return sorted({page.stem for page in (root / "docs/runbook").glob("*.md")} - alerts)
 
 
 def with_rule(root: Path, page: str, markdown: str) -> str:

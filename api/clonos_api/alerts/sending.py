@@ -70,7 +70,7 @@ class Sender:
                 self._queue.clear()
                 return
             if watch is None:
-                watch = Watch(self._database, self._settings.webhooks)
+                watch = Watch(self._database, self._settings.webhooks, public_url=self._settings.public_url)
                 async with self._database.transaction() as session:
                     await deliveries.forget_others(session, [webhook.name for webhook in self._settings.webhooks])
             self._count_dropped(await watch.observe(await self._boards.newest()))

@@ -20,8 +20,9 @@ from clonos_api.store.db.database import Database
 class Watch:
     """Reports alerts while this replica leads. The alerts that have begun are in the store, for the next leader."""
 
-    def __init__(self, database: Database, webhooks: Sequence[Webhook]) -> None:
+    def __init__(self, database: Database, webhooks: Sequence[Webhook], *, public_url: str = "") -> None:
         self._database = database
+        self._public_url = public_url
         self._webhooks = webhooks
         self._since: datetime | None = None
         self._first_seen: dict[str, float] = {}
@@ -44,12 +45,13 @@ class Watch:
                 await deliveries.end(session, row)
                 await self._add(session, ended(row.body, board.at))
             for alert in began:
-                body = alert_body(alert)
+                body = alert_body(alert, self._public_url)
                 if await deliveries.begin(session, alert.key, body, alert.since):
                     await self._add(session, body)
             for alert in missed:
-                await self._add(session, alert_body(alert))
-                await self._add(session, ended(alert_body(alert), board.at))
+                body = alert_body(alert, self._public_url)
+                await self._add(session, body)
+                await self._add(session, ended(body, board.at))
             return {webhook.name: await deliveries.trim(session, webhook.name) for webhook in self._webhooks}
 
     def _missed(self, board: Board) -> list[Alert]:

@@ -29,12 +29,16 @@ _PORTS: Final = {"http": 80, "https": 443}
 _NOT_ENDED: Final = "0001-01-01T00:00:00Z"
 
 
-def alert_body(alert: Alert) -> dict[str, Any]:
-    """An alert in Alertmanager's format, as long as it lasts. It has names of jobs and hosts, and no error texts."""
+def alert_body(alert: Alert, public_url: str) -> dict[str, Any]:
+    """An alert in Alertmanager's format, as long as it lasts. It has names of jobs and hosts, and no error texts.
+
+    `public_url` is the address of the control plane in browsers; empty: the link to the runbook is only a path.
+    """
+    runbook = f"{public_url}/docs/runbook/{alert.name}"
     return {
         "status": "firing",
         "labels": {"alertname": alert.name, "severity": alert.severity, **alert.labels},
-        "annotations": {"summary": alert.summary, "description": alert.description},
+        "annotations": {"summary": alert.summary, "description": alert.description, "runbook_url": runbook},
         "startsAt": alert.since.astimezone(UTC).isoformat(),
         "endsAt": _NOT_ENDED,
         "generatorURL": "",

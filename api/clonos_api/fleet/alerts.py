@@ -18,6 +18,7 @@ AlertName = Literal[
     "JobNotRunning",
     "OutputContradicted",
     "KafkaUnavailable",
+    "DeadLetters",
     "JobWithoutStandby",
     "HostLost",
 ]
@@ -31,6 +32,7 @@ MEANINGS: Final[dict[AlertName, str]] = {
     "JobNotRunning": "The job should run, and has no driver or does not leave a transient state.",
     "OutputContradicted": "The output contradicts the causal log.",
     "KafkaUnavailable": "Kafka does not answer the drivers of jobs.",
+    "DeadLetters": "The job publishes records to its dead-letter topics.",
     "JobWithoutStandby": "No standby of the job is READY on another host.",
     "HostLost": "The host sends no heartbeats.",
 }
@@ -98,6 +100,16 @@ def _of_jobs(board: Board) -> Iterator[Alert]:
                 line.proof.at,
                 f"The output of {line.name} contradicts its causal log.",
                 f"`clonos verify {line.name}` shows which epochs and records.",
+            )
+        if line.dead_letters:
+            yield Alert(
+                f"DeadLetters/{line.id}",
+                "DeadLetters",
+                "warning",
+                {"job_name": line.name},
+                board.at,
+                f"{line.name} has published dead letters in the last five minutes.",
+                f"`clonos job inspect {line.name}` shows their number and the causal log's figures.",
             )
         if line.forecast is not None and not line.forecast.warm and not line.alone:
             yield Alert(

@@ -28,6 +28,9 @@ _SHARE: Final = 0.1
 _RATE_S: Final = 10.0
 # Longer than most epochs: a job reads nothing while it computes one.
 _READ_S: Final = 60.0
+_DEAD_LETTERS_S: Final = 300.0
+# Totals that a history keeps of its span.
+_KEPT: Final = 20
 _ESTIMATES_S: Final = 30.0
 
 
@@ -47,7 +50,8 @@ class History:
         while len(self._totals) > 1 and self._totals[1][0] <= moment - self.span_s:
             self._totals.popleft()
         before_at, before = self._totals[0] if self._totals else (moment, {})
-        self._totals.append((moment, totals))
+        if not self._totals or moment - self._totals[-1][0] >= self.span_s / _KEPT:
+            self._totals.append((moment, totals))
         if moment <= before_at:
             return {}
         rates = {job: (total - before[job]) / (moment - before_at) for job, total in totals.items() if job in before}
@@ -68,6 +72,7 @@ class Boards:
     _recent: RecentRecoveries = field(default_factory=RecentRecoveries)
     _published: History = field(default_factory=lambda: History("records_out", _RATE_S))
     _read: History = field(default_factory=lambda: History("records_in", _READ_S))
+    _dead_letters: History = field(default_factory=lambda: History("dead_letters", _DEAD_LETTERS_S))
 
     async def newest(self) -> Board:
         """The cached board, or a new one if the cached one is older than `pause_s`."""
@@ -92,7 +97,8 @@ class Boards:
     def _board(self, facts: Facts, strip: Strip) -> Board:
         moment = time.monotonic()
         published, read = self._published.rates(moment, facts.jobs), self._read.rates(moment, facts.jobs)
-        rates = {job.id: Rates(published.get(job.id), read.get(job.id)) for job in facts.jobs}
+        dead = self._dead_letters.rates(moment, facts.jobs)
+        rates = {job.id: Rates(published.get(job.id), read.get(job.id), dead.get(job.id)) for job in facts.jobs}
         lines = sorted((line_of(job, facts, self._estimates, rates[job.id]) for job in facts.jobs), key=attention)
         number = self._newest.number + 1 if self._newest is not None else 1
         heads = tuple(_head(host, facts) for host in facts.hosts)

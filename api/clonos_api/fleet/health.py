@@ -29,10 +29,11 @@ _BEHIND_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records per second that a job publishes and reads; None: not measured yet."""
+    """Records per second that a job publishes, reads and publishes as dead letters; None: not measured yet."""
 
     published: float | None = None
     read: float | None = None
+    dead_letters: float | None = None
 
 
 def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Line:
@@ -40,7 +41,8 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Li
     seats = _seats(job, facts)
     doubts = _doubts(job, facts)
     lag = lag_of_job(query.get("lag") or {} for query in queries_of(job))
-    weak = (*doubts, *_behind(job, lag, rates.read), *_unguarded(job, seats, facts))
+    dead_letters = ["it has published dead letters in the last minutes"] if rates.dead_letters else []
+    weak = (*doubts, *_behind(job, lag, rates.read), *dead_letters, *_unguarded(job, seats, facts))
     stall = stall_of(job, facts)
     first = computes_first_epoch(job) is not None
     recovery = facts.recoveries.get(job.id)
@@ -66,6 +68,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Li
         forecast=forecast_of(job, facts, estimates),
         proof=Proof(proof.at, proof.clean, proof.contradicted) if proof is not None else None,
         epochs=_epochs(job),
+        dead_letters=bool(rates.dead_letters),
         first=first,
     )
 

@@ -104,6 +104,7 @@ class Line:
     proof: Proof | None = None  # None: the output was not verified in the last days
     epochs: tuple[tuple[str, int], ...] = ()  # the newest epoch of each query, by its name
     hint: str = ""  # what to do about `failure`
+    dead_letters: bool = False  # it has published some in the last minutes
     first: bool = False  # its newest driver has finished no epoch yet, and may have input
 
     def shape(self) -> Line:

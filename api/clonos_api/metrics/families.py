@@ -109,6 +109,22 @@ def _job_gauges(jobs: Sequence[JobSample]) -> Iterator[Metric]:
         ),
     )
     yield _gauge(
+        "clonos_kafka_silent_seconds",
+        "Time for which Kafka has not answered the driver of a running job; 0 if it answers.",
+        ["job_name"],
+        (
+            ((job.name,), max(0.0, (now - job.kafka_silent_since).total_seconds()) if job.kafka_silent_since else 0)
+            for job in jobs
+            if job.state == JobState.RUNNING
+        ),
+    )
+    yield _gauge(
+        "clonos_output_contradicted",
+        "1 if the newest verification of a job's output contradicts its causal log; absent without a verification.",
+        ["job_name"],
+        (((job.name,), job.contradicted) for job in jobs if job.contradicted is not None),
+    )
+    yield _gauge(
         "clonos_source_lag_records",
         "Unread records of a topic, per query.",
         ["job_name", "query", "topic"],

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.jobs import JobState
 from clonos.units import parse_duration
-from clonos_api.store import hosts, recoveries, standbys
+from clonos_api.store import hosts, recoveries, standbys, verifications
 from clonos_api.store.tables import CounterRow, JobRow, RecoveryRow, RunRow, StandbyRow
 
 
@@ -31,6 +32,8 @@ class JobSample:
     epoch_at: datetime | None = None  # end of the job's newest epoch
     # output topic → time since which an open transaction blocks its readers
     open_transactions: Mapping[str, datetime] = field(default_factory=dict)
+    kafka_silent_since: datetime | None = None  # None: Kafka answers its driver, or the job does not run
+    contradicted: bool | None = None  # whether its newest verification contradicts it; None: it was not verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ async def read(session: AsyncSession) -> MetricsSample:
 async def _jobs(session: AsyncSession) -> tuple[JobSample, ...]:
     columns = (JobRow.id, JobRow.name, JobRow.state, JobRow.generation, JobRow.metrics, JobRow.spec)
     rows = select(*columns, RunRow.checkpoint_bytes).outerjoin(RunRow, RunRow.id == JobRow.run)
+    proofs = await verifications.newest(session)
     sums: dict[str, dict[str, int]] = {}
     for job, name, value in await session.execute(select(CounterRow.job, CounterRow.name, CounterRow.value)):
         sums.setdefault(job, {})[name] = value
@@ -113,6 +117,7 @@ async def _jobs(session: AsyncSession) -> tuple[JobSample, ...]:
     ):
         metrics, options = metrics or {}, spec.get("spec") or {}
         standby, at = options.get("standby") or {}, metrics.get("at")
+        silent = (metrics.get("kafka") or {}).get("silent_since") if state == JobState.RUNNING else None
         sample = JobSample(
             id=id,
             name=name,
@@ -128,6 +133,8 @@ async def _jobs(session: AsyncSession) -> tuple[JobSample, ...]:
                 topic: datetime.fromisoformat(since)
                 for topic, since in (metrics.get("open_transactions") or {}).items()
             },
+            kafka_silent_since=datetime.fromisoformat(silent) if silent else None,
+            contradicted=proofs[id].contradicted if id in proofs else None,
         )
         samples.append(sample)
     return tuple(samples)

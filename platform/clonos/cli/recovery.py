@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
+    from rich.text import Text
 
     from clonos.resources.incidents import Incident
     from clonos.resources.jobs import Recovery
@@ -49,7 +50,7 @@ def list_recoveries(
     show.show_list(page, output, _columns(), lambda row: row.id, none="The job has no recoveries.")
 
 
-def _columns() -> dict[str, Callable[[Recovery], object]]:
+def _columns() -> dict[str, Callable[[Recovery], str | Text | None]]:
     from clonos.cli import show
     from clonos.cli.picture import hosts_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -208,35 +207,55 @@ def test_a_first_epoch_that_does_not_end_is_a_stall(
     assert push().health == "good", "no record is unread"
 
 
+@pytest.fixture
+def later(api: Served, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, Any], dict[str, Any]], Line]:
+    """Returns the line of a job whose query has other figures after ten seconds."""
+
+    def change(job: str, before: dict[str, Any], after: dict[str, Any]) -> Line:
+        write(api, report(job, queries={"out": before}))
+
+        async def read() -> Line:
+            database = Database(api.settings.database)
+            try:
+                boards = Boards(database)
+                await boards.newest()
+                async with database.transaction() as session:
+                    await report(job, queries={"out": after})(session)
+                ahead = time.monotonic() + 10
+                with monkeypatch.context() as patch:
+                    patch.setattr(time, "monotonic", lambda: ahead)
+                    return next(line for line in (await boards.newest()).lines if line.id == job)
+            finally:
+                await database.close()
+
+        return asyncio.run(read())
+
+    return change
+
+
+Later = Callable[[str, dict[str, Any], dict[str, Any]], Line]
+
+
 @pytest.mark.parametrize(("lag", "health"), [(12_000, "weak"), (300, "good")])
 def test_a_job_that_is_minutes_behind_is_not_healthy(
-    api: Served, name: str, monkeypatch: pytest.MonkeyPatch, lag: int, health: str
+    api: Served, name: str, later: Later, lag: int, health: str
 ) -> None:
     job, _ = write(api, running(name))
-    queries = {"out": {"epoch": 46, "records_in": 1_000, "records_out": 50, "lag": {"in": lag}}}
-    write(api, report(job, queries=queries))
-
-    async def read() -> Line:
-        database = Database(api.settings.database)
-        try:
-            boards = Boards(database)
-            await boards.newest()
-            async with database.transaction() as session:
-                row = await session.get_one(JobRow, job)
-                later = {"out": {**queries["out"], "records_in": 1_300}}
-                row.metrics = {**(row.metrics or {}), "queries": later}
-            ahead = time.monotonic() + 10
-            monkeypatch.setattr(time, "monotonic", lambda: ahead)
-            return next(line for line in (await boards.newest()).lines if line.id == job)
-        finally:
-            monkeypatch.undo()
-            await database.close()
-
-    line = asyncio.run(read())
+    query = {"epoch": 46, "records_in": 1_000, "records_out": 50, "lag": {"in": lag}}
+    line = later(job, query, {**query, "records_in": 1_300})
     assert line.health == health
     if health == "weak":
-        (reason,) = line.weak
-        assert re.fullmatch(r"its unread records take more than 6 min at the rate at which it reads now", reason)
+        assert line.weak == ("its unread records take more than 6 min at the rate at which it reads now",)
+
+
+@pytest.mark.parametrize(("more", "health"), [(1, "weak"), (0, "good")])
+def test_new_dead_letters_degrade_a_job_and_are_an_alert(
+    api: Served, name: str, later: Later, more: int, health: str
+) -> None:
+    job, _ = write(api, running(name))
+    query = {"epoch": 46, "records_out": 50, "lag": {"in": 0}, "dead_letters": 7}
+    line = later(job, query, {**query, "dead_letters": 7 + more})
+    assert (line.health, line.dead_letters, line.exact) == (health, bool(more), True)
 
 
 def test_a_recovery_names_the_query_that_it_waits_for(api: Served, name: str) -> None:

@@ -49,6 +49,7 @@ def board(*lines: Line, **more: object) -> Board:
         (replace(GOOD, health="bad", state="FAILED", failure="s3cret", forecast=None), ["JobFailed"]),
         (replace(GOOD, health="bad", state="STARTING", forecast=None), ["JobNotRunning"]),
         (replace(GOOD, health="weak", forecast=Forecast(warm=False)), ["JobWithoutStandby"]),
+        (replace(GOOD, health="weak", dead_letters=True), ["DeadLetters"]),
         (replace(GOOD, alone=True, forecast=Forecast(warm=False)), []),
     ],
 )

@@ -40,10 +40,18 @@ def test_each_problem_has_a_page_at_its_type() -> None:
 
 def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
     assert set(MEANINGS) == set(get_args(AlertName))
-    assert {page.stem for page in RUNBOOK.glob("*.md")} == {*ALERTS, *MEANINGS}
+    pages = {page.stem for page in RUNBOOK.glob("*.md")}
+    assert {*ALERTS, *MEANINGS} <= pages
+    # The other pages are causes, to which a page of an alert leads.
+    causes = generator("alerts").causes(ROOT)
+    assert {*ALERTS, *MEANINGS, *causes} == pages
+    linked = "".join((RUNBOOK / f"{alert}.md").read_text() for alert in {*ALERTS, *MEANINGS})
+    assert [cause for cause in causes if f"({cause}.md)" not in linked] == []
+    index = generator("alerts").index(ROOT)
+    assert [page for page in pages if f"({page}.md)" not in index] == []
 
 
-@pytest.mark.parametrize("alert", sorted({*ALERTS, *MEANINGS}))
+@pytest.mark.parametrize("alert", sorted(page.stem for page in RUNBOOK.glob("*.md")))
 def test_a_page_of_the_runbook_says_what_is_safe_and_what_to_do(alert: str) -> None:
     page = (RUNBOOK / f"{alert}.md").read_text()
     for title in ("## What it means", "## What is safe", "## What to do", "```sh"):

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from clonos_api.alerts.sending import webhook_metrics
+from clonos_api.fleet.alerts import MEANINGS
 from clonos_api.guards.request_metrics import request_metrics
 from clonos_api.metrics.families import exposition
 from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
@@ -34,6 +35,8 @@ SAMPLE = MetricsSample(
             0.5,
             datetime.now(UTC),
             {"words": datetime.now(UTC)},
+            datetime.now(UTC),
+            True,
         ),
     ),
     standbys=(StandbySample("7", "orders", "host-2", "READY", 0),),
@@ -82,7 +85,8 @@ def test_queries_use_exported_metrics(name: str) -> None:
     actual, expression = labels(), expressions()[name]
     for metric, matchers in re.findall(r"(clonos_\w+)(?:\{([^}]*)\})?", expression):
         assert metric in actual, f"{name} asks for {metric}"
-        assert set(re.findall(r"(\w+)=", matchers)) <= actual[metric], f"{name}: {metric} has {actual[metric]}"
+        known = actual[metric] | {"job", "instance"}  # Prometheus adds these two
+        assert set(re.findall(r"(\w+)=", matchers)) <= known, f"{name}: {metric} has {actual[metric]}"
     grouped = {label for names in re.findall(r"(?:by|on) \(([^)]*)\)", expression) for label in names.split(", ")}
     own = set().union(*(actual[metric] for metric in re.findall(r"clonos_\w+", expression)))
     assert grouped <= own | {"job", "instance"}, f"{name} groups by {grouped - own}"
@@ -91,7 +95,32 @@ def test_queries_use_exported_metrics(name: str) -> None:
 def test_each_rule_has_summary_and_description() -> None:
     assert len({rule["alert"] for rule in rules()}) == len(rules()) >= 8
     for rule in rules():
-        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]  # type: ignore[call-overload]
+        annotations: dict[str, str] = rule["annotations"]  # type: ignore[assignment]
+        assert set(annotations) == {"summary", "description", "runbook_url"}, rule["alert"]
+        page = f"/docs/runbook/{rule['alert']}"
+        assert annotations["runbook_url"] == "{{ $externalLabels.clonos_url }}" + page
+    assert "clonos_url" in yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["global"]["external_labels"]
+
+
+def test_both_catalogues_cover_what_readers_wait_for() -> None:
+    """Who has only Prometheus, or only webhooks, gets these too."""
+    both = {"OutputContradicted", "KafkaUnavailable", "DeadLetters", "JobFailed", "JobRecovering", "HostLost"}
+    assert both <= {str(rule["alert"]) for rule in rules()}
+    assert both <= set(MEANINGS)
+
+
+def test_each_dashboard_has_variables_and_each_query_uses_one() -> None:
+    for file in DASHBOARDS:
+        dashboard = json.loads(file.read_text())
+        variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+        assert variables >= ({"job", "host"} if file.stem == "jobs" else {"instance"})
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                used = set(re.findall(r"\$(\w+)", target["expr"]))
+                assert used, f"{file.stem}: {panel['title']}"
+                assert used <= variables
+    shown = " ".join(expression for name, expression in expressions().items() if name.startswith("jobs:"))
+    assert "clonos_dead_letters_total" in shown
 
 
 def test_series_are_distinguished_by_their_labels() -> None:
