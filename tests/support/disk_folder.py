@@ -44,6 +44,9 @@ class DiskFolder:
     def read_text(self, name: str) -> str | None:
         return (self.path / name).read_text() if (self.path / name).is_file() else None
 
+    def texts_above(self, name: str) -> list[str | None]:
+        return [self.at(str(parent)).read_text(name) for parent in self.path.parents]
+
     def write_text(self, name: str, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / name).write_text(text)

@@ -121,7 +121,7 @@ async def placed(served: Served, job: str, agent: str) -> str:
     try:
         async with database.transaction() as session:
             row, host = await jobs.get(session, job), await hosts.get(session, agent)
-            run = await runs.create(session, row, host, run_spec(row))
+            run = await runs.create(session, row, host, run_spec(row, start_from=row.start_from))
             await jobs.change(session, row, run=run.id)
             return run.id
     finally:

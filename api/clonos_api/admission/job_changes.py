@@ -38,5 +38,5 @@ async def store(
         return job
     if patch.spec is not None:
         spec_checks.refuse(await clusters.check_job(session, patch.spec))
-        await checkpoint_owners.check(session, caller, patch.spec.spec.checkpoint, settings)
+        await checkpoint_owners.check_checkpoint(session, caller, job.name, patch.spec.spec.checkpoint, settings)
     return await jobs.patch(session, job, version=version, spec=patch.spec, artifact=patch.artifact, by=caller.subject)

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from clonos.errors import ArchiveInvalid, SpecError
 from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.locations import locate
 from clonos.jobs.secret_refs import references
 from clonos.jobs.spec import ExecutorResources, JobSpec
 from clonos.resources.archives import check_name
@@ -101,8 +102,9 @@ def _check_folder(netloc: str, path: str, location: str, field: str) -> list[Fie
     if location.startswith("//") or path.startswith("//") or netloc not in ("", "localhost") or path[:1] != "/":
         hint = "write /path, or file:///path."
         return [FieldProblem(field=field, what="a folder is an absolute path with one slash at its start", hint=hint)]
-    if path.split("/")[1] in _KERNEL_FOLDERS:
-        return [FieldProblem(field=field, what=f"/{path.split('/')[1]} holds no checkpoints")]
+    first = locate(location).path.split("/")[1]
+    if first in _KERNEL_FOLDERS:
+        return [FieldProblem(field=field, what=f"/{first} holds no checkpoints")]
     return []
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from clonos.jobs.locations import is_path, locate
 from clonos_api.settings import ApiSettings
 
 
@@ -39,15 +39,5 @@ class CheckpointLocations:
         """
         if not is_path(checkpoint):
             return False
-        path = _normalized(checkpoint)
-        bases = (location for location in (self.shared, *shared) if location and is_path(location))
-        return not any(f"{path}/".startswith(f"{_normalized(base).rstrip('/')}/") for base in bases)
-
-
-def is_path(location: str) -> bool:
-    """Whether a location is a path or has the scheme ``file:``, and not on HDFS or S3."""
-    return urlsplit(location).scheme in ("", "file")
-
-
-def _normalized(location: str) -> str:
-    return posixpath.normpath(urlsplit(location).path or "/")
+        folder = locate(checkpoint)
+        return not any(folder.is_below(locate(base)) for base in (self.shared, *shared) if base)

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.jobs.locations import is_path
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure
-from clonos_api.reconcile.checkpoints import CheckpointLocations, is_path
+from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.store import clusters, jobs, owners, savepoints, tasks
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import HostRow, JobRow, SavepointRow
@@ -31,7 +32,7 @@ async def copy(
 ) -> SavepointRow:
     """Creates the host task that copies `checkpoint` into the directory of a savepoint."""
     arguments: dict[str, Any] = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
-    arguments["job"] = savepoint.job_name
+    arguments |= await _owners(session, savepoint)
     arguments |= await _storage(session, savepoint, checkpoint)
     number = await owners.number_of_job(session, savepoint.job)
     await tasks.create(session, host, "savepoint", arguments, operation=operation, owner_number=number)
@@ -41,9 +42,15 @@ async def copy(
 async def remove(session: AsyncSession, savepoint: SavepointRow, host: str, operation: str | None) -> None:
     """Create the host task that deletes a savepoint's files on `host` (id); `operation` is the id of its operation."""
     arguments: dict[str, Any] = {"savepoint": savepoint.id, "location": savepoint.location}
+    arguments |= await _owners(session, savepoint)
     arguments |= await _storage(session, savepoint)
     number = await owners.number_of_job(session, savepoint.job)
     await tasks.create(session, host, "delete-savepoint", arguments, operation=operation, owner_number=number)
+
+
+async def _owners(session: AsyncSession, savepoint: SavepointRow) -> dict[str, Any]:
+    job = await jobs.get(session, savepoint.job, deleted=True)
+    return {"job": savepoint.job_name, "subjects": [job.created_by, *await owners.of_folders(session, job)]}
 
 
 async def _storage(session: AsyncSession, savepoint: SavepointRow, *locations: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ async def create_job(
     spec_checks.refuse(spec_checks.check_spec(body.spec))
     async with database.transaction(by=caller.actor) as session:
         spec_checks.refuse(await clusters.check_job(session, body.spec))
-        await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
+        await checkpoint_owners.check_checkpoint(session, caller, body.spec.name, body.spec.spec.checkpoint, settings)
         row = await jobs.create(
             session,
             body.spec,

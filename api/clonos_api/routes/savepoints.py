@@ -90,7 +90,7 @@ async def create_savepoint(
 
     async def change(session: AsyncSession) -> Response:
         row = await jobs.get(session, job.id)
-        await checkpoint_owners.check(session, caller, request.location, settings)
+        await checkpoint_owners.check_savepoints(session, caller, request.location, settings)
         if row.run is None:
             raise StateConflict(f"Job {row.name} never ran.", hint="start it first.")
         name = request.name or await _name(session, row)

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostTask, RunReport, RunSpec, Work
-from clonos_api.store import events, hosts, standbys
+from clonos_api.store import events, hosts, owners, standbys
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import require_row
@@ -26,6 +26,8 @@ async def create(session: AsyncSession, job: JobRow, host: HostRow, order: RunSp
 
     `why` is the reason for this host, for the event.
     """
+    savepoint = order.start_from.savepoint if order.start_from is not None else None
+    order = order.model_copy(update={"folder_owners": await owners.of_folders(session, job, savepoint)})
     row = RunRow(
         id=order.run,
         row_version=1,

@@ -34,6 +34,8 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
         command += ["--resolve", resolution.option]
     if spec.cluster is not None:
         command += ["--cluster", str(directory.cluster)]
+    for subject in filter(None, (spec.owner, *spec.folder_owners)):
+        command += ["--owner", subject]
     return command
 
 

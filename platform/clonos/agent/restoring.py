@@ -15,20 +15,22 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from clonos.driver import stored_savepoint
-from clonos.driver.checkpoint_owner import OWNER_FILE, check_owner, check_owner_text
+from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner, check_checkpoint, text_in
 from clonos.driver.driver import default_checkpoint
-from clonos.driver.savepoint import MANIFEST, read_savepoint, restore_savepoint, take_savepoint
+from clonos.driver.savepoint import MANIFEST, check_restore, read_savepoint, restore_savepoint, take_savepoint
 from clonos.errors import CheckpointUnwritable, ClonosError, SavepointMissing, SpecError, WouldPublishAgain
 from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.locations import is_path, locate
 from clonos.jobs.spec import JobSpec, read_spec
 from clonos.log.control import ControlState, known_control
 from clonos.settings import Settings
-from clonos.spark.file_systems import file_systems, is_folder_of_host
+from clonos.spark.file_systems import file_systems
 from clonos.spark.stored_files import StoredFolder
 from clonos.telemetry.events import Events, error_fields
 
@@ -36,6 +38,7 @@ _NO_EPOCH: Final = "-"
 _PUBLISH_AGAIN: Final = "publish-again"
 _PREVIOUS_SUFFIX: Final = ".before-"
 _CLUSTER: Final = "--cluster"
+_OWNER: Final = "--owner"
 
 
 def _allow_all(epochs: Mapping[str, int]) -> None:
@@ -49,7 +52,7 @@ def restore(
     request_key: str,
     allow: Callable[[Mapping[str, int]], None] = _allow_all,
     *,
-    job: str,
+    owner: JobOwner,
 ) -> None:
     """Restore a checkpoint. The replaced one stays beside it, as ``….before-<request_key>``, until the next restore.
 
@@ -60,17 +63,17 @@ def restore(
         request_key: Idempotency key of the request.
         allow: Called before any change with the epochs to restore (query → epoch); raises if the job must not return to
             them.
-        job: Name of the job.
+        owner: The job, with the subject of the savepoint among its subjects.
 
     Raises:
-        CheckpointForeign: The checkpoint is that of another job.
+        CheckpointForeign: The checkpoint is that of another job or subject, or the savepoint of another subject.
         SpecError: The checkpoint is not a mounted folder.
         SavepointMissing: There is no such savepoint, or the checkpoint no longer has the epoch.
         CheckpointUnwritable: The checkpoint cannot be written.
         WouldPublishAgain: Raised by `allow`.
     """
     target = _folder(checkpoint)
-    check_owner(target, job)
+    check_checkpoint(text_in(target), owner, checkpoint)
     previous = target.with_name(f"{target.name}{_PREVIOUS_SUFFIX}{request_key}")
     if previous.exists() and (target / MANIFEST).is_file():
         return  # executed already; the job may have continued from it
@@ -79,6 +82,7 @@ def restore(
         epochs = _retained_epochs(previous if previous.exists() else target, epoch)
     else:
         epochs = read_savepoint(location).epochs
+        check_restore(location, checkpoint, owner)
     allow(epochs)
     try:
         if not previous.exists():
@@ -90,9 +94,9 @@ def restore(
     except OSError as error:
         raise CheckpointUnwritable(f"The checkpoint {checkpoint} cannot be moved aside: {error}.") from error
     if from_itself:
-        take_savepoint(str(previous), str(target), job=job, epochs=epochs)
+        take_savepoint(str(previous), str(target), owner=owner, epochs=epochs, as_checkpoint=True)
     else:
-        restore_savepoint(location, str(target))
+        restore_savepoint(location, str(target), owner)
     _empty_older(target, previous)
 
 
@@ -103,29 +107,30 @@ def restore_stored(
     request_key: str,
     allow: Callable[[Mapping[str, int]], None] = _allow_all,
     *,
-    job: str,
+    owner: JobOwner,
 ) -> None:
     """As `restore`, if the checkpoint or the savepoint is on HDFS, S3 or another file system of Hadoop.
 
     On S3 no rename moves the checkpoint aside in one step. Each step is repeated after a crash.
     """
     try:
-        check_owner_text(target.read_text(OWNER_FILE), job, target.location)
+        check_checkpoint(target.read_text(OWNER_FILE), owner, target.location)
         previous = target.at(f"{target.location}{_PREVIOUS_SUFFIX}{request_key}")
         moved = stored_savepoint.is_moved(previous)
         if moved and target.exists(MANIFEST):
             return  # executed already; the job may have continued from it
-        from_itself = location.location == target.location
+        from_itself = locate(location.location) == locate(target.location)
         if from_itself:
             epochs = stored_savepoint.retained_epochs(previous if moved else target, epoch)
         else:
             epochs = stored_savepoint.read(location).epochs
+            stored_savepoint.check_restore(location, target, owner)
         allow(epochs)
         stored_savepoint.move_aside(target, previous)
         if from_itself:
-            stored_savepoint.take(previous, target, job=job, epochs=epochs)
+            stored_savepoint.take(previous, target, owner=owner, epochs=epochs, as_checkpoint=True)
         else:
-            stored_savepoint.restore(location, target)
+            stored_savepoint.restore(location, target, owner)
         if stored_savepoint.has_checkpoint(previous):  # otherwise the older one is still the way back
             for older in target.siblings(_PREVIOUS_SUFFIX):
                 if older.location != previous.location:
@@ -203,13 +208,14 @@ def main(
         if publish_again != _PUBLISH_AGAIN and (state := known_control(settings.kafka, job.name)) is not None:
             require_unpublished(state, epochs)
 
+    owner = JobOwner(job.name, tuple(_values(command, _OWNER)))
     number = None if epoch == _NO_EPOCH else int(epoch)
     try:
-        if is_folder_of_host(checkpoint) and is_folder_of_host(location):
-            restore(checkpoint, location, number, request_key, allow, job=job.name)
+        if is_path(checkpoint) and is_path(location):
+            restore(checkpoint, location, number, request_key, allow, owner=owner)
         else:
             with file_systems(_storage_conf(job, command), (checkpoint, location), settings) as folder:
-                restore_stored(folder(checkpoint), folder(location), number, request_key, allow, job=job.name)
+                restore_stored(folder(checkpoint), folder(location), number, request_key, allow, owner=owner)
     except ClonosError as error:
         driver_events = Events(job.name, Path(events))
         driver_events.emit("failed", **error_fields(error))
@@ -221,11 +227,15 @@ def main(
 
 def _storage_conf(job: JobSpec, command: Sequence[str]) -> dict[str, str]:
     """The Spark configuration of the job, overridden by that of the cluster that the driver's command names."""
-    arguments = list(command)
-    if _CLUSTER not in arguments:
-        return dict(job.spec.spark_conf)
-    cluster = ClusterSpec.model_validate_json(Path(arguments[arguments.index(_CLUSTER) + 1]).read_text())
-    return {**job.spec.spark_conf, **cluster.spec.spark_conf}
+    conf = dict(job.spec.spark_conf)
+    for file in _values(command, _CLUSTER):
+        conf |= ClusterSpec.model_validate_json(Path(file).read_text()).spec.spark_conf
+    return conf
+
+
+def _values(command: Sequence[str], option: str) -> list[str]:
+    """The values of an option in the driver's command line."""
+    return [value for name, value in pairwise(command) if name == option]
 
 
 if __name__ == "__main__":

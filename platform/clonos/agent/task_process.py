@@ -15,13 +15,15 @@ import msgspec
 
 from clonos.audit.output_audit import audit_output
 from clonos.driver import stored_savepoint
+from clonos.driver.checkpoint_owner import JobOwner
 from clonos.driver.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
+from clonos.jobs.locations import is_path
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.resources.verification import MOST_FAULTS, Verification, VerifyTask
 from clonos.settings import Settings
-from clonos.spark.file_systems import file_systems, is_folder_of_host
+from clonos.spark.file_systems import file_systems
 
 
 def execute(task: HostTask) -> TaskResult:
@@ -36,21 +38,22 @@ def execute(task: HostTask) -> TaskResult:
 def _execute(task: HostTask) -> dict[str, Any]:
     if task.kind == "verify":
         return _verify(VerifyTask.model_validate(task.arguments))
-    names = ("location", "target", "job") if task.kind == "savepoint" else ("location",)
+    names = ("location", "target", "job") if task.kind == "savepoint" else ("location", "job")
     missing = [name for name in names if not isinstance(task.arguments.get(name), str)]
     if missing:
         raise SpecError(f"The task {task.kind} lacks {', '.join(missing)}.")
     locations = [task.arguments[name] for name in names if name != "job"]
-    if not all(map(is_folder_of_host, locations)):
+    owner = JobOwner(task.arguments["job"], tuple(task.arguments.get("subjects", ())))
+    if not all(map(is_path, locations)):
         with file_systems(task.arguments.get("sparkConf", {}), locations) as folder:
             folders = [folder(location) for location in locations]
             if task.kind == "savepoint":
-                return stored_savepoint.take(*folders, job=task.arguments["job"])._asdict()
-            stored_savepoint.delete(*folders)
+                return stored_savepoint.take(*folders, owner=owner)._asdict()
+            stored_savepoint.delete(folders[0], owner)
             return {}
     if task.kind == "savepoint":
-        return take_savepoint(*locations, job=task.arguments["job"])._asdict()
-    delete_savepoint(*locations)
+        return take_savepoint(*locations, owner=owner)._asdict()
+    delete_savepoint(locations[0], owner)
     return {}
 
 

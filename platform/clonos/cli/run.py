@@ -55,6 +55,10 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Run on the Spark cluster that this file (cluster.yaml) describes."),
     ] = None,
+    owner: Annotated[
+        list[str] | None,
+        typer.Option(hidden=True, help="Subjects whose folders the job may open, its own first (from the agent)."),
+    ] = None,
     lint: Annotated[bool, typer.Option(help="Log the linter's findings in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
@@ -79,6 +83,7 @@ def run(
                 params=pairs(param or [], "--param"),
                 conf=pairs(conf or [], "--conf"),
                 checkpoint=checkpoint or "",
+                owners=tuple(owner or ()),
                 events=events,
                 new_lineage=new_lineage,
                 request_key=request_key,

@@ -195,7 +195,9 @@ class CheckpointDirectory:
                 return Path(self._local, *map(str, name)).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
-        path = self._path("/".join([self.location, *map(str, name)]))
+        return self._text_of(self._path("/".join([self.location, *map(str, name)])))
+
+    def _text_of(self, path: Any) -> str | None:
         if not self._fs.exists(path):
             return None
         stream = self._fs.open(path)
@@ -208,6 +210,19 @@ class CheckpointDirectory:
     def read_text(self, name: str) -> str | None:
         """The content of a file in the directory; None if there is none."""
         return self._read(name)
+
+    @_typed
+    def texts_above(self, name: str) -> list[str | None]:
+        """The contents of the files `name` in the directories above this one, whether it exists or not."""
+        if self._local is not None:
+            parents = [parent / name for parent in Path(self._local).resolve().parents]
+            return [file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None for file in parents]
+        texts: list[str | None] = []
+        path = self._path(self.location).getParent()
+        while path is not None:
+            texts.append(self._text_of(self._path(path, name)))
+            path = path.getParent()
+        return texts
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file in the directory. A crash in between leaves no file."""

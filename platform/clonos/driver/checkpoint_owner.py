@@ -1,17 +1,17 @@
-"""The owner file of a job's checkpoint: it names the job whose driver works in the directory.
+"""The owner file of a checkpoint or savepoint: it names the job, and the subject that the job belongs to.
 
 The control plane compares the spelling of locations, but a link, a mount or another file system may lead to the same
-directory. So a driver, and each process that restores, rewinds or copies a checkpoint, reads the file in the directory
-itself.
-A savepoint has no owner file: any job of its owner may start from it.
+directory. So a driver, and each process that restores, rewinds, copies or deletes a checkpoint or savepoint, reads the
+file in the directory itself, and in the directories above it. No copy contains it: whoever makes a folder writes it.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from clonos.driver.checkpoint import CheckpointDirectory
@@ -20,65 +20,154 @@ from clonos.errors import CheckpointForeign, CheckpointUnwritable, EpochFailed
 OWNER_FILE: Final = "owner.json"
 
 
+class JobOwner(NamedTuple):
+    """A job, and the subjects whose folders it may open.
+
+    Attributes:
+        job: Name of the job.
+        subjects: The subject that the job belongs to, then those of folders that it takes over, such as of a savepoint
+            that an admin starts from. Empty without a control plane.
+    """
+
+    job: str
+    subjects: tuple[str, ...] = ()
+
+
+class OwnerFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of an owner file.
+
+    Attributes:
+        job: Name of the job whose checkpoint or savepoint this is.
+        subject: The subject that the job belongs to; empty if it was not known.
+        lineage: The newest lineage that worked in a checkpoint; 0 before the first claim, and in a savepoint.
+        savepoint: Whether the folder is a savepoint, in which no job may work.
+    """
+
+    job: str
+    subject: str = ""
+    lineage: int = 0
+    savepoint: bool = False
+
+    @property
+    def described(self) -> str:
+        """What the folder is, for messages."""
+        kind = "a savepoint" if self.savepoint else "the checkpoint"
+        return f"{kind} of {self.job}{f' ({self.subject})' if self.subject else ''}"
+
+    def belongs_to(self, owner: JobOwner) -> bool:
+        """Whether the subject of the folder is one of the job's; True if either is not known."""
+        return not self.subject or not owner.subjects or self.subject in owner.subjects
+
+
 class CheckpointOwner:
     """The owner file of one checkpoint, through Spark's file systems.
 
     Args:
         spark: The session; its Hadoop configuration defines the file systems.
         location: Path or URI of the checkpoint, in which each query has its directory.
+        owner: The job that works in it.
     """
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
+    def __init__(self, spark: SparkSession, location: str, owner: JobOwner) -> None:
         self._location = location
+        self._owner = owner
         self._directory = CheckpointDirectory(spark, location)
         self._text: str | None = None  # as read before the claim: a takeover does not read the file again
 
-    def check(self, job: str) -> None:
-        """Refuse the checkpoint of another job.
+    def check(self) -> None:
+        """Refuse the checkpoint of another job or subject, a savepoint, and what is inside of one.
 
         Raises:
-            CheckpointForeign: The file names another job.
+            CheckpointForeign: The file names another job or subject.
             CheckpointUnavailable: The file system does not answer.
             CheckpointUnwritable: The file cannot be read.
         """
         try:
             self._text = self._directory.read_text(OWNER_FILE)
+            above = self._directory.texts_above(OWNER_FILE)
         except EpochFailed as error:
             raise CheckpointUnwritable(error.what) from error
-        check_owner_text(self._text, job, self._location)
+        check_checkpoint(self._text, self._owner, self._location)
+        check_above(above, self._owner, self._location)
 
-    def write(self, job: str, lineage: int) -> None:
-        """Write the file, unless `check` has read the same job and lineage."""
-        text = json.dumps({"job": job, "lineage": lineage})
+    def write(self, lineage: int) -> None:
+        """Write the file, unless `check` has read the same content."""
+        earlier = read_owner(self._text)
+        subject = self._owner.subjects[0] if self._owner.subjects else earlier.subject if earlier else ""
+        text = encode(OwnerFile(self._owner.job, subject, lineage))
         if self._text != text:
             self._directory.write_text(OWNER_FILE, text)
             self._text = text
 
 
-def check_owner(checkpoint: Path, job: str) -> None:
-    """Refuse a directory that is the checkpoint of another job; one without an owner file is accepted.
-
-    Raises:
-        CheckpointForeign: The file names another job.
-    """
-    try:
-        text = (checkpoint / OWNER_FILE).read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    check_owner_text(text, job, str(checkpoint))
+def encode(file: OwnerFile) -> str:
+    """The text of an owner file."""
+    return msgspec.json.encode(file).decode()
 
 
-def check_owner_text(text: str | None, job: str, location: str) -> None:
-    """Refuse a directory whose owner file has the content `text` and names another job; None: there is no such file.
+def owner_text(owner: JobOwner, *, savepoint: bool = False) -> str:
+    """The text of the owner file of a new folder of `owner`."""
+    return encode(OwnerFile(owner.job, owner.subjects[0] if owner.subjects else "", savepoint=savepoint))
 
-    Raises:
-        CheckpointForeign: The file names another job.
-    """
+
+def read_owner(text: str | None) -> OwnerFile | None:
+    """Decode an owner file; None if there is none, or an empty one, which a crash may have left."""
     if not text:
-        return  # a crash may have left an empty file
+        return None
     try:
-        owner = json.loads(text)["job"]
-    except (ValueError, KeyError, TypeError):
-        owner = "an unknown job"
-    if owner != job:
-        raise CheckpointForeign(f"The directory {location} is the checkpoint of {owner}, not of {job}.")
+        return msgspec.json.decode(text, type=OwnerFile)
+    except msgspec.DecodeError:
+        return OwnerFile("an unknown job")
+
+
+def check_checkpoint(text: str | None, owner: JobOwner, location: str) -> None:
+    """Refuse a folder to work in whose owner file has the content `text`; None: there is no such file.
+
+    Raises:
+        CheckpointForeign: The file names another job or subject, or the folder is a savepoint.
+    """
+    file = read_owner(text)
+    if file is None or (file.job == owner.job and file.belongs_to(owner) and not file.savepoint):
+        return
+    raise CheckpointForeign(f"The directory {location} is {file.described}, not the checkpoint of {_named(owner)}.")
+
+
+def check_savepoint(text: str | None, owner: JobOwner, location: str) -> None:
+    """Refuse a folder to start from, or to delete, whose owner file has the content `text`.
+
+    Any job of a savepoint's owner may start from it. One of an older version has no owner file.
+
+    Raises:
+        CheckpointForeign: The folder is not a savepoint, or that of another subject.
+    """
+    file = read_owner(text)
+    if file is not None and not (file.savepoint and file.belongs_to(owner)):
+        raise CheckpointForeign(f"The directory {location} is {file.described}, not a savepoint of {_named(owner)}.")
+
+
+def check_above(texts: Iterable[str | None], owner: JobOwner, location: str) -> None:
+    """Refuse a folder below one whose owner file is among `texts`, unless that is a checkpoint of the same subject.
+
+    Raises:
+        CheckpointForeign: The folder is inside of a savepoint, or of another subject's checkpoint.
+    """
+    for file in filter(None, map(read_owner, texts)):
+        if file.savepoint or not file.belongs_to(owner):
+            raise CheckpointForeign(f"The directory {location} is inside of {file.described}.")
+
+
+def text_in(folder: Path) -> str | None:
+    """The content of the owner file in a folder of this host; None if there is none."""
+    try:
+        return (folder / OWNER_FILE).read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def texts_above(folder: Path) -> list[str | None]:
+    """The contents of the owner files in the folders above `folder`, which need not exist; links are followed."""
+    return [text_in(parent) for parent in folder.resolve().parents]
+
+
+def _named(owner: JobOwner) -> str:
+    return f"{owner.job} ({owner.subjects[0]})" if owner.subjects else owner.job

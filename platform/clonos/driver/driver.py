@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
 from clonos.driver.checkpoint import CheckpointDirectory
-from clonos.driver.checkpoint_owner import CheckpointOwner
+from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
@@ -172,7 +172,7 @@ class Driver:
 
     @functools.cached_property
     def _checkpoint_owner(self) -> CheckpointOwner:
-        return CheckpointOwner(self._spark, self._checkpoint)
+        return CheckpointOwner(self._spark, self._checkpoint, JobOwner(self._job.spec.name, self._options.owners))
 
     def rehearsed(self) -> list[Query]:
         """Define the job with sources that filter out all rows, for `clonos.standby.rehearsal`, and return its
@@ -218,7 +218,7 @@ class Driver:
         Raises:
             ClonosError: A checkpoint is another job's, damaged or not writable, or a source lacks records.
         """
-        self._checkpoint_owner.check(self._job.spec.name)
+        self._checkpoint_owner.check()
         for query in self._context.queries:
             self._directory(query).check()
             start = self._positions.next_start(query)
@@ -403,7 +403,7 @@ class Driver:
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
-            self._checkpoint_owner.write(self._job.spec.name, own.owner.lineage)
+            self._checkpoint_owner.write(own.owner.lineage)
             self._check_continuity(own)
             self._pin(own)
             running = self._preparation().prepare(own)

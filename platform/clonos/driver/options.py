@@ -19,6 +19,8 @@ class RunOptions:
     # Location (path or URI) of the job's checkpoints, one directory for each query. Empty: the specification's, else
     # `clonos.driver.driver.default_checkpoint`.
     checkpoint: str = ""
+    # The subject that the job belongs to, then those whose folders it may open too; empty without a control plane.
+    owners: tuple[str, ...] = ()
     events: Path | None = None  # file to which events are appended as JSON lines
     wait_for_kafka: bool = False  # also at the start; while the job runs the driver waits in any case
     new_lineage: bool = False  # start a new lineage: the output of older lineages no longer counts

@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from clonos.driver.checkpoint_owner import check_owner
+from clonos.driver.checkpoint_owner import (
+    OWNER_FILE,
+    JobOwner,
+    check_above,
+    check_checkpoint,
+    check_savepoint,
+    owner_text,
+    text_in,
+    texts_above,
+)
 from clonos.errors import CheckpointDamaged, CheckpointUnwritable, SavepointMissing, SpecError
 
 MANIFEST: Final = "savepoint.json"
@@ -39,18 +48,27 @@ class Copied(NamedTuple):
     size_bytes: int  # size of all files
 
 
-def take_savepoint(checkpoint: str, target: str, *, job: str, epochs: dict[str, int] | None = None) -> Copied:
+def take_savepoint(
+    checkpoint: str,
+    target: str,
+    *,
+    owner: JobOwner,
+    epochs: dict[str, int] | None = None,
+    as_checkpoint: bool = False,
+) -> Copied:
     """Copy `checkpoint` (path or ``file:`` URI) to `target`, which must not exist.
 
     Args:
         checkpoint: A job's checkpoint location; its job may run.
         target: Location of the savepoint; it appears there complete or not at all.
-        job: Name of the job.
+        owner: The job.
         epochs: Query → retained epoch to copy; default: the newest committed epoch.
+        as_checkpoint: The copy becomes the checkpoint of the job, and is not a savepoint.
 
     Raises:
         SpecError: A location is not a mounted directory, or `target` exists.
-        CheckpointForeign: The checkpoint is that of another job.
+        CheckpointForeign: The checkpoint is that of another job or subject, or `target` is inside of another folder of
+            a job.
         CheckpointDamaged: The checkpoint has a link or another file that is not regular.
         SavepointMissing: There is no checkpoint, or it no longer holds an epoch of `epochs`.
         CheckpointUnwritable: `target` cannot be written.
@@ -58,7 +76,8 @@ def take_savepoint(checkpoint: str, target: str, *, job: str, epochs: dict[str, 
     source, destination = _folder(checkpoint), _folder(target)
     if destination.exists():
         raise SpecError(f"{target} already exists.", hint="choose another name for the savepoint.")
-    check_owner(source, job)
+    check_checkpoint(text_in(source), owner, checkpoint)
+    check_above(texts_above(destination), owner, target)
     queries = (
         sorted(entry.name for entry in source.iterdir() if (entry / "metadata").is_file()) if source.is_dir() else []
     )
@@ -69,6 +88,7 @@ def take_savepoint(checkpoint: str, target: str, *, job: str, epochs: dict[str, 
     try:
         copied = {query: _link(source / query, links / query, (epochs or {}).get(query)) for query in queries}
         size = sum(_copy(links / query, draft / query) for query in queries)
+        (draft / OWNER_FILE).write_text(owner_text(owner, savepoint=not as_checkpoint))
         (draft / MANIFEST).write_text(json.dumps({"epochs": copied, "size_bytes": size}))
         _sync(draft)
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -94,17 +114,29 @@ def read_savepoint(location: str) -> Copied:
         raise SavepointMissing(f"{location} holds no savepoint: {error}.") from error
 
 
-def restore_savepoint(location: str, checkpoint: str) -> Copied:
+def check_restore(location: str, checkpoint: str, owner: JobOwner) -> None:
+    """Refuse to start `owner` from the folder at `location`, or to restore into `checkpoint`, if one is another's.
+
+    Raises:
+        CheckpointForeign: `location` is not a savepoint of the owner, or `checkpoint` is inside of another folder.
+    """
+    check_savepoint(text_in(_folder(location)), owner, location)
+    check_above(texts_above(_folder(checkpoint)), owner, checkpoint)
+
+
+def restore_savepoint(location: str, checkpoint: str, owner: JobOwner) -> Copied:
     """Copy a savepoint to the location `checkpoint`, from which a job then starts.
 
     A repeated call has no further effect.
 
     Raises:
         SavepointMissing: There is no savepoint at `location`.
+        CheckpointForeign: The savepoint is that of another subject, or `checkpoint` is inside of another folder.
         CheckpointUnwritable: `checkpoint` cannot be written, or exists and is no restored savepoint.
     """
     source, destination = _folder(location), _folder(checkpoint)
     content = read_savepoint(location)
+    check_restore(location, checkpoint, owner)
     if destination.exists():
         if (destination / MANIFEST).is_file():
             return content  # restored by an earlier call; the job may already have continued from it
@@ -114,6 +146,7 @@ def restore_savepoint(location: str, checkpoint: str) -> Copied:
     draft = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}")
     try:
         _copy(source, draft)
+        (draft / OWNER_FILE).write_text(owner_text(owner))
         _sync(draft)
         draft.rename(destination)
     except OSError as error:
@@ -123,17 +156,19 @@ def restore_savepoint(location: str, checkpoint: str) -> Copied:
     return content
 
 
-def delete_savepoint(location: str) -> None:
+def delete_savepoint(location: str, owner: JobOwner) -> None:
     """Remove a savepoint. A repeated call has no further effect.
 
     Raises:
         SavepointMissing: `location` exists and is no savepoint; it is not removed.
+        CheckpointForeign: It is that of another subject, or a checkpoint.
         CheckpointUnwritable: The savepoint cannot be removed.
     """
     folder = _folder(location)
     if not folder.exists():
         return
     read_savepoint(location)
+    check_savepoint(text_in(folder), owner, location)
     try:
         removed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         folder.rename(removed)
@@ -216,6 +251,8 @@ def _checksum(file: Path) -> Path:
 def _copy(source: Path, target: Path) -> int:
     size = 0
     for file in _files(source):
+        if file == source / OWNER_FILE:
+            continue  # whoever makes the copy is its owner
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         _copy_file(file, copy)

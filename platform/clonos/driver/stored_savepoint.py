@@ -13,7 +13,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from clonos.driver.checkpoint_owner import OWNER_FILE, check_owner_text
+from clonos.driver.checkpoint_owner import (
+    OWNER_FILE,
+    JobOwner,
+    check_above,
+    check_checkpoint,
+    check_savepoint,
+    owner_text,
+)
 from clonos.driver.savepoint import LOGS, MANIFEST, VERSIONED, Copied
 from clonos.errors import CheckpointUnwritable, SavepointMissing, SpecError
 from clonos.spark.stored_files import StoredFolder
@@ -22,12 +29,20 @@ _DRAFT: Final = ".draft"
 _MOVED: Final = ".moved"
 
 
-def take(source: StoredFolder, target: StoredFolder, *, job: str, epochs: Mapping[str, int] | None = None) -> Copied:
+def take(
+    source: StoredFolder,
+    target: StoredFolder,
+    *,
+    owner: JobOwner,
+    epochs: Mapping[str, int] | None = None,
+    as_checkpoint: bool = False,
+) -> Copied:
     """As `clonos.driver.savepoint.take_savepoint`."""
     try:
         if _is_taken(target):
             raise SpecError(f"{target.location} already exists.", hint="choose another name for the savepoint.")
-        check_owner_text(source.read_text(OWNER_FILE), job, source.location)
+        check_checkpoint(source.read_text(OWNER_FILE), owner, source.location)
+        check_above(target.texts_above(OWNER_FILE), owner, target.location)
         files = source.files()
         queries = sorted(name.removesuffix("/metadata") for name in files if name.endswith("/metadata"))
         queries = [query for query in queries if "/" not in query]
@@ -46,6 +61,7 @@ def take(source: StoredFolder, target: StoredFolder, *, job: str, epochs: Mappin
                     raise SavepointMissing(
                         f"Epoch {newest} of {query} was removed while it was being copied; try again."
                     )
+            target.write_text(OWNER_FILE, owner_text(owner, savepoint=not as_checkpoint))
             content = Copied(copied, sum(files[name] for name in names))
             target.write_text(MANIFEST, json.dumps(content._asdict()))
     except OSError as error:
@@ -65,10 +81,17 @@ def read(location: StoredFolder) -> Copied:
         raise SavepointMissing(f"{location.location} holds no savepoint: {error}.") from error
 
 
-def restore(location: StoredFolder, checkpoint: StoredFolder) -> Copied:
+def check_restore(location: StoredFolder, checkpoint: StoredFolder, owner: JobOwner) -> None:
+    """As `clonos.driver.savepoint.check_restore`."""
+    check_savepoint(location.read_text(OWNER_FILE), owner, location.location)
+    check_above(checkpoint.texts_above(OWNER_FILE), owner, checkpoint.location)
+
+
+def restore(location: StoredFolder, checkpoint: StoredFolder, owner: JobOwner) -> Copied:
     """As `clonos.driver.savepoint.restore_savepoint`."""
     content = read(location)
     try:
+        check_restore(location, checkpoint, owner)
         if checkpoint.exists(MANIFEST):
             return content  # restored by an earlier call; the job may already have continued from it
         if _is_taken(checkpoint):
@@ -77,22 +100,24 @@ def restore(location: StoredFolder, checkpoint: StoredFolder) -> Copied:
                 hint="choose another checkpoint.",
             )
         with _draft(checkpoint):
-            names = [name for name in location.files() if name != MANIFEST and not _is_hidden(name)]
+            names = [name for name in location.files() if name not in (MANIFEST, OWNER_FILE) and not _is_hidden(name)]
             missing = location.copy(checkpoint, names)
             if missing:
                 raise SavepointMissing(f"{location.location} lost {missing[0]} while it was being copied.")
+            checkpoint.write_text(OWNER_FILE, owner_text(owner))
             checkpoint.write_text(MANIFEST, json.dumps(content._asdict()))
     except OSError as error:
         raise CheckpointUnwritable(f"{checkpoint.location} cannot be written: {error}.") from error
     return content
 
 
-def delete(location: StoredFolder) -> None:
+def delete(location: StoredFolder, owner: JobOwner) -> None:
     """As `clonos.driver.savepoint.delete_savepoint`."""
     try:
         if not location.exists():
             return
         read(location)
+        check_savepoint(location.read_text(OWNER_FILE), owner, location.location)
         for query in {name.partition("/")[0] for name in location.files() if "/" in name}:
             location.delete(query)
         location.delete()  # the manifest last, so that a repeated call finds it

@@ -24,7 +24,7 @@ class CheckpointMismatch(ConsistencyError):
 
 
 class CheckpointForeign(CheckpointMismatch):
-    """The directory is the checkpoint of another job."""
+    """The directory belongs to another job or subject, or is a savepoint."""
 
     slug = "checkpoint-foreign"
     exit_code = 62

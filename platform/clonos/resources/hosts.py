@@ -122,6 +122,8 @@ class RunSpec(Resource):
             so, or because the job is rolled back to it.
         resolutions: The user's decisions about epochs in doubt.
         owner: Subject that created the job: the job gets this subject's secrets only.
+        folder_owners: Further subjects whose checkpoints and savepoints the run may open: earlier owners of the name,
+            and the owner of the savepoint that it restores.
         owner_number: Number of the owner, from 1: agents with ``--uids`` derive the user of its drivers from it.
         cluster: The Spark cluster that the specification names; None: a local master. It may refer to secrets, which
             the agent reads on its host.
@@ -131,6 +133,7 @@ class RunSpec(Resource):
     job: str
     name: str
     owner: str = ""
+    folder_owners: list[str] = Field(default_factory=list)
     owner_number: int = 0
     version: int
     spec: JobSpec
@@ -154,10 +157,11 @@ class HostTask(Resource):
     ``check-cluster`` or ``verify``.
 
     Attributes:
-        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``. With
-            a location on HDFS or S3 also ``storage``: the job's ``spec``, its ``owner`` and its ``cluster``. For a
-            check the id of the ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and
-            ``timeout_s``, after which the agent ends the check. For ``verify`` those of `VerifyTask`.
+        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, the name of its ``job``, the
+            ``subjects`` whose folders the task may open, and for a copy the ``target``. With a location on HDFS or S3
+            also ``storage``: the job's ``spec``, its ``owner`` and its ``cluster``. For a check the id of the
+            ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and ``timeout_s``, after
+            which the agent ends the check. For ``verify`` those of `VerifyTask`.
         owner_number: Number of the job's owner, as in `RunSpec`; for a check, of the subject that added the cluster.
     """
 

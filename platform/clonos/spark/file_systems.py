@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pyspark import SparkContext
 
@@ -21,11 +20,6 @@ from clonos.spark.stored_files import StoredFolder
 
 _HADOOP: Final = "spark.hadoop."
 _HEAP_MB: Final = 512
-
-
-def is_folder_of_host(location: str) -> bool:
-    """Whether a location is a path or has the scheme ``file:``."""
-    return urlsplit(location).scheme in ("", "file")
 
 
 @contextmanager

@@ -61,6 +61,14 @@ class StoredFolder:
             finally:
                 stream.close()
 
+    def texts_above(self, name: str) -> list[str | None]:
+        """The contents of the files `name` in the folders above this one, whether it exists or not."""
+        texts, path = [], self._path(self.location).getParent()
+        while path is not None:
+            texts.append(self.at(str(path.toString())).read_text(name))
+            path = path.getParent()
+        return texts
+
     def write_text(self, name: str, text: str) -> None:
         """Write or replace a file."""
         with _hadoop_errors():

@@ -13,7 +13,8 @@ import pytest
 
 from clonos.agent.restoring import require_unpublished, restore
 from clonos.agent.task_process import execute
-from clonos.driver.checkpoint_owner import OWNER_FILE
+from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner, check_checkpoint, read_owner, text_in
+from clonos.driver.savepoint import take_savepoint
 from clonos.errors import CheckpointForeign, SavepointMissing, SpecError, WouldPublishAgain
 from clonos.log.control import ControlState
 from clonos.resources.hosts import HostTask
@@ -52,12 +53,55 @@ def test_the_checkpoint_of_another_job_is_neither_copied_nor_rewound(tmp_path: P
     taken = execute(HostTask(task="t", kind="savepoint", arguments=copy))
     assert taken.failure is not None
     assert taken.failure.error == "checkpoint-foreign"
-    with pytest.raises(CheckpointForeign, match="is the checkpoint of theirs, not of mine"):
-        restore(str(location), str(location), 0, "w1", job="mine")
+    with pytest.raises(CheckpointForeign, match="is the checkpoint of theirs, not the checkpoint of mine"):
+        restore(str(location), str(location), 0, "w1", owner=JobOwner("mine"))
     assert epochs_of(theirs) == ["0", "1", "2"]
     assert not (tmp_path / "copy").exists()
-    restore(str(theirs), str(theirs), 0, "w1", job="theirs")
+    restore(str(theirs), str(theirs), 0, "w1", owner=JobOwner("theirs"))
     assert epochs_of(theirs) == ["0"]
+
+
+def stolen(task: str, **arguments: object) -> str:
+    """The error of a task of mallory's job, or ``ok``."""
+    mine = {"job": "m-b", "subjects": ["mallory"]}
+    result = execute(HostTask(task="t", kind=task, arguments={**mine, **arguments}))  # type: ignore[arg-type]
+    return "ok" if result.failure is None else result.failure.error
+
+
+def test_the_savepoint_of_another_subject_is_neither_copied_nor_changed_nor_deleted(tmp_path: Path) -> None:
+    """The control plane may have accepted another name of the folder, such as a link."""
+    alice = JobOwner("alice-job", ("alice",))
+    source, saved = checkpoint(tmp_path / "alice", 3), tmp_path / "saved"
+    take_savepoint(str(source), str(saved), owner=alice)
+    (tmp_path / "link").symlink_to(saved)
+    before = sorted(path.relative_to(saved) for path in saved.rglob("*"))
+    link = str(tmp_path / "link")
+    assert stolen("savepoint", location=link, target=str(tmp_path / "copy")) == "checkpoint-foreign"
+    assert stolen("delete-savepoint", location=link) == "checkpoint-foreign"
+    own = checkpoint(tmp_path / "mallory", 2)
+    assert stolen("savepoint", location=str(own), target=f"{link}/m-b/1") == "checkpoint-foreign"
+    with pytest.raises(CheckpointForeign, match=r"is a savepoint of alice-job \(alice\), not a savepoint of m-b"):
+        restore(str(tmp_path / "m-b"), link, None, "w1", owner=JobOwner("m-b", ("mallory",)))
+    assert sorted(path.relative_to(saved) for path in saved.rglob("*")) == before
+    assert not (tmp_path / "m-b.before-w1").exists()
+    # Another job of the owner starts from it, and owner files do not come along.
+    target = tmp_path / "next"
+    restore(str(target), str(saved), None, "w1", owner=JobOwner("alice-next", ("alice",)))
+    check_checkpoint(text_in(target), JobOwner("alice-next", ("alice",)), str(target))
+    with pytest.raises(CheckpointForeign, match="is a savepoint of alice-job"):
+        check_checkpoint(text_in(saved), alice, str(saved))  # not even of its own job
+
+
+def test_the_same_name_of_another_subject_is_another_job(tmp_path: Path) -> None:
+    """Two control planes may share a mount; an admin takes over a name with its former owner among the subjects."""
+    theirs = checkpoint(tmp_path / "theirs", 3)
+    (theirs / OWNER_FILE).write_text('{"job": "orders", "subject": "ada", "lineage": 1}')
+    with pytest.raises(CheckpointForeign, match=r"is the checkpoint of orders \(ada\), not the checkpoint of orders"):
+        restore(str(theirs), str(theirs), 1, "w1", owner=JobOwner("orders", ("bob",)))
+    restore(str(theirs), str(theirs), 1, "w1", owner=JobOwner("orders", ("root", "ada")))
+    file = read_owner(text_in(theirs))
+    assert file is not None
+    assert (file.subject, file.savepoint) == ("root", False)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run tasks as another user")
@@ -90,7 +134,7 @@ def test_savepoint_is_taken_and_deleted(api: FakeApi, host: Host, tmp_path: Path
     eventually(lambda: len(api.results["t1"]) == 2, "the result is reported again")
     assert api.results["t1"][1].ok
 
-    remove = HostTask(task="t2", kind="delete-savepoint", arguments={"location": str(target)})
+    remove = HostTask(task="t2", kind="delete-savepoint", arguments={"location": str(target), "job": "orders"})
     missing = HostTask(
         task="t3", kind="savepoint", arguments={"location": str(tmp_path / "nowhere"), "target": "x", "job": "orders"}
     )
@@ -123,13 +167,13 @@ def test_task_whose_process_cannot_be_started_fails_with_the_reason(api: FakeApi
 def test_restore_is_executed_once_for_each_request_key(tmp_path: Path) -> None:
     job, saved = checkpoint(tmp_path / "job", 5), checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
-    restore(f"file://{job}", str(saved), None, "w1", job="orders")
+    restore(f"file://{job}", str(saved), None, "w1", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1"]
     assert epochs_of(tmp_path / "job.before-w1") == ["0", "1", "2", "3", "4"]
     checkpoint(job, 4)  # the job continues from there
-    restore(f"file://{job}", str(saved), None, "w1", job="orders")
+    restore(f"file://{job}", str(saved), None, "w1", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1", "2", "3"]
-    restore(f"file://{job}", str(saved), None, "w2", job="orders")  # another request key
+    restore(f"file://{job}", str(saved), None, "w2", owner=JobOwner("orders"))  # another request key
     assert epochs_of(job) == ["0", "1"]
     assert epochs_of(tmp_path / "job.before-w2") == ["0", "1", "2", "3"]
 
@@ -140,14 +184,16 @@ def test_only_the_newest_previous_checkpoint_remains(tmp_path: Path) -> None:
     other = checkpoint(tmp_path / "job-2.before-w1", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     for request_key in ("w1", "w2", "w3"):
-        restore(str(job), str(saved), None, request_key, job="orders")
+        restore(str(job), str(saved), None, request_key, owner=JobOwner("orders"))
         assert epochs_of(tmp_path / f"job.before-{request_key}") == (
             ["0", "1"] if request_key != "w1" else [str(n) for n in range(5)]
         )
     assert [list((tmp_path / f"job.before-{request_key}").iterdir()) for request_key in ("w1", "w2")] == [[], []]
     assert epochs_of(other) == ["0", "1"]  # another job's
     checkpoint(job, 7)
-    restore(str(job), str(saved), None, "w1", job="orders")  # a driver on a host considered lost repeats its request
+    restore(
+        str(job), str(saved), None, "w1", owner=JobOwner("orders")
+    )  # a driver on a host considered lost repeats its request
     assert epochs_of(job) == [str(n) for n in range(7)]
 
 
@@ -161,33 +207,33 @@ def test_restore_refuses_to_publish_logged_epochs_again(tmp_path: Path) -> None:
         require_unpublished(state, epochs)
 
     with pytest.raises(WouldPublishAgain):
-        restore(str(job), str(job), 2, "w1", allow, job="orders")
+        restore(str(job), str(job), 2, "w1", allow, owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1", "2", "3", "4"]  # nothing has changed
     assert not (tmp_path / "job.before-w1").exists()
-    restore(str(job), str(job), 4, "w2", allow, job="orders")
+    restore(str(job), str(job), 4, "w2", allow, owner=JobOwner("orders"))
     state.committed["q"] = 9  # the job continued from there; a restart of its driver repeats the request
-    restore(str(job), str(job), 4, "w2", allow, job="orders")
+    restore(str(job), str(job), 4, "w2", allow, owner=JobOwner("orders"))
     assert checked == [{"q": 2}, {"q": 4}]
     saved = checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     with pytest.raises(WouldPublishAgain):
-        restore(str(job), str(saved), None, "w3", allow, job="orders")
-    restore(str(job), str(saved), None, "w3", job="orders")
+        restore(str(job), str(saved), None, "w3", allow, owner=JobOwner("orders"))
+    restore(str(job), str(saved), None, "w3", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1"]
 
 
 def test_restore_to_an_epoch_of_the_same_checkpoint(tmp_path: Path) -> None:
     job = checkpoint(tmp_path / "job", 5)
     for _ in range(2):
-        restore(str(job), f"file://{job}", 2, "w1", job="orders")
+        restore(str(job), f"file://{job}", 2, "w1", owner=JobOwner("orders"))
         assert epochs_of(job) == ["0", "1", "2"]
     with pytest.raises(SavepointMissing):
-        restore(str(job), str(job), 7, "w2", job="orders")
+        restore(str(job), str(job), 7, "w2", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1", "2"]  # nothing has changed
-    restore(str(job), str(job), 1, "w2", job="orders")
+    restore(str(job), str(job), 1, "w2", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1"]
     with pytest.raises(SpecError):
-        restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1", job="orders")
+        restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1", owner=JobOwner("orders"))
 
 
 def test_driver_starts_from_a_savepoint(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:

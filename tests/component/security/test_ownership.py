@@ -127,6 +127,10 @@ SPELLINGS = [
     "/proc/1/root{}/jobs/{}/checkpoint",
     "file:///proc/self/root{}/jobs/{}/checkpoint",
     "/dev/fd/3{}/jobs/{}",
+    "/./proc/self/root{}/jobs/{}",
+    "/.//proc/self/root{}/jobs/{}",
+    "file:///%2e/proc/self/root{}/jobs/{}",
+    "/%70roc/self/root{}/jobs/{}",
     "/x/%2e%2e{}/jobs/{}",
     "..{}/jobs/{}",
     "jobs/{}{}",
@@ -153,6 +157,94 @@ def test_a_savepoint_is_not_written_to_the_checkpoint_of_another_subject(
     location = str(service.settings.home.absolute() / "jobs" / name)
     refused = bob.post(f"/jobs/{name}-bob/savepoints", json={"location": location})
     assert (refused.status_code, slug(refused)) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "spelling"),
+    [
+        ("hdfs://nn:8020/{}", "hdfs://nn/{}"),
+        ("hdfs://nn:8020/{}", "hdfs:///{}"),
+        ("hdfs://nn:8020/{}", "hdfs://NN.:08020/{}"),
+        ("s3a://bucket/{}", "s3a://Bucket:80/{}"),
+        ("abfss://data@acc.dfs.core.windows.net/{}", "abfs://data@acc.blob.core.windows.net/{}"),
+        ("/data/{}", "/data/{}.before-w1"),
+        ("/data/{}", "/data/./{}//out"),
+    ],
+)
+def test_another_spelling_of_a_specified_checkpoint_is_refused(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str, theirs: str, spelling: str
+) -> None:
+    like = {"spec": {"main": "job.py", "checkpoint": theirs.format(name)}}
+    assert asked(ada, name, like=like).status_code == 201
+    refused = asked(bob, f"{name}-too", like={"spec": {"main": "job.py", "checkpoint": spelling.format(name)}})
+    assert (refused.status_code, slug(refused)) == (403, "forbidden"), refused.text
+
+
+def test_the_checkpoint_of_an_older_version_remains_its_owners(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str
+) -> None:
+    """A driver may run with the older version, after a change of the specification."""
+    like = {"spec": {"main": "job.py", "checkpoint": f"/data/{name}-1"}}
+    assert asked(ada, name, like=like).status_code == 201
+    changed = {"spec": {**spec(name), "spec": {"main": "job.py", "checkpoint": f"/data/{name}-2"}}}
+    assert ada.patch(f"/jobs/{name}", json=changed, headers={"If-Match": "*"}).status_code == 200
+    assert asked(bob, f"{name}-too", like=like).status_code == 403
+    assert (
+        bob.post(
+            f"/jobs/{create(bob, f'{name}-bob')['name']}/savepoints", json={"location": f"/data/{name}-1"}
+        ).status_code
+        == 403
+    )
+
+
+def test_a_savepoint_is_nobodys_checkpoint(service: Served, ada: httpx.Client, bob: httpx.Client, name: str) -> None:
+    """Its location is shown to every viewer. A job that worked in it would take and change its state."""
+    point = asyncio.run(saved(service, create(ada, name)["id"]))
+    location = bob.get(f"/savepoints/{point}").json()["location"]
+    create(bob, f"{name}-bob")
+    for folder in (location, f"{location}/out", location.rpartition("/")[0]):
+        like = {"spec": {"main": "job.py", "checkpoint": folder}}
+        assert asked(bob, f"{name}-too", like=like).status_code == 403, folder
+        changed = {"spec": {**spec(f"{name}-bob"), **like}}
+        assert bob.patch(f"/jobs/{name}-bob", json=changed, headers={"If-Match": "*"}).status_code == 403
+    refused = asked(ada, f"{name}-ada", like={"spec": {"main": "job.py", "checkpoint": location}})
+    assert refused.status_code == 403
+    assert "--savepoint" in refused.json()["hint"]
+    assert bob.post(f"/jobs/{name}-bob/savepoints", json={"location": location}).status_code == 403
+
+
+def test_the_folders_of_names_to_come_are_not_taken(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str
+) -> None:
+    home = service.settings.home.absolute()
+    for folder in (
+        f"{home}/jobs/{name}/checkpoint",
+        f"{home}/jobs/x/../{name}",
+        f"{home}/savepoints/{name}",
+        f"{home}",
+    ):
+        like = {"spec": {"main": "job.py", "checkpoint": folder}}
+        assert asked(bob, f"{name}-bob", like=like).status_code in (403, 422), folder
+    own = {"spec": {"main": "job.py", "checkpoint": f"{home}/jobs/{name}-own/checkpoint"}}
+    assert asked(bob, f"{name}-own", like=own).status_code == 201
+    create(ada, name)
+
+
+def test_an_order_names_the_subjects_whose_folders_the_run_opens(service: Served, ada: httpx.Client, name: str) -> None:
+    """The owner file has the subject; an admin may take over a name, and start from any savepoint."""
+    point = asyncio.run(saved(service, create(ada, name)["id"]))
+    begun = {"savepoint": point, "publish_again": True}
+    with service.client() as admin:
+        of_savepoint = asked(admin, f"{name}-root", start_from=begun).json()
+        create(ada, f"{name}-taken")
+        assert ada.delete(f"/jobs/{name}-taken").status_code == 202
+        of_name = create(admin, f"{name}-taken")
+    for job in (of_savepoint, of_name):
+        with ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
+            agent.register()
+            asyncio.run(placed(service, job["id"], agent.name))
+            (order,) = agent.work()["runs"]
+            assert order["folder_owners"] == ["ada"]
 
 
 def test_locations_outside_of_the_allowed_roots_are_refused(tmp_path: Path, name: str) -> None:

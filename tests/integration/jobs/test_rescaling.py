@@ -24,6 +24,7 @@ from test_replay import MakeTopic, published
 
 import clonos
 from clonos import faults
+from clonos.driver.checkpoint_owner import JobOwner
 from clonos.driver.savepoint import restore_savepoint, take_savepoint
 from clonos.errors import RescaleRefused, RestartsExhausted
 from clonos.faults import RESCALE_POINTS
@@ -281,8 +282,8 @@ def test_a_savepoint_is_restored_with_other_partitions(
 ) -> None:
     fed.feed()
     run("counted", 2)
-    take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / "savepoint"), job=name)
-    restore_savepoint(str(tmp_path / "savepoint"), str(tmp_path / "restored"))
+    take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / "savepoint"), owner=JobOwner(name))
+    restore_savepoint(str(tmp_path / "savepoint"), str(tmp_path / "restored"), JobOwner(name))
     fed.feed()
     out = run("counted", 6, checkpoint="restored", new_lineage=True)
     assert [event["partitions"] for event in run_job.events_of("rescaled")] == [6]

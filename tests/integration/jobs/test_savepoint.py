@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
+from clonos.driver.checkpoint_owner import JobOwner
 from clonos.driver.savepoint import Copied, restore_savepoint, take_savepoint
 from clonos.errors import CheckpointForeign
 from clonos.jobs.context import JobContext
@@ -74,7 +75,9 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
         # Output may be visible before Spark has committed its epoch.
         newest = max((int(file.name) for file in commits.glob("[0-9]*")), default=-1)
         if len(read_committed(kafka, out)) > len(taken) * 8 and newest > (taken[-1].epochs["out"] if taken else -1):
-            taken.append(take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / f"kept-{len(taken)}"), job=name))
+            taken.append(
+                take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / f"kept-{len(taken)}"), owner=JobOwner(name))
+            )
         running.join(0.05)
     assert not failed, failed
     assert totals(kafka, out) == Counter(words(120))
@@ -84,7 +87,7 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
     # Each savepoint is complete: another job, with an empty log, continues its counts.
     for number in (1, len(taken) - 1):
         elsewhere = make_topic(1, "out")
-        restore_savepoint(str(tmp_path / f"kept-{number}"), str(tmp_path / f"from-{number}"))
+        restore_savepoint(str(tmp_path / f"kept-{number}"), str(tmp_path / f"from-{number}"), JobOwner(name))
         run_job(counting(source, elsewhere), f"{name}-{number}", new_lineage=True, checkpoint=f"from-{number}")
         assert totals(kafka, elsewhere).items() <= Counter(words(120)).items()
         assert totals(kafka, elsewhere) or epochs[number] == max(epochs)
@@ -97,15 +100,15 @@ def test_a_return_to_a_savepoint_publishes_again_once_and_only_on_request(
     feed(kafka, source, words(10))
     run_job(counting(source, out), name)
     kept = str(tmp_path / "kept")
-    take_savepoint(str(tmp_path / "checkpoint"), kept, job=name)
+    take_savepoint(str(tmp_path / "checkpoint"), kept, owner=JobOwner(name))
     feed(kafka, source, words(10, start=10))
     run_job(counting(source, out), name)
     before = len(read_committed(kafka, out))
     # Without a new lineage the log decides: the job replays the epochs whose plans it holds, and publishes nothing.
-    restore_savepoint(kept, str(tmp_path / "again"))
+    restore_savepoint(kept, str(tmp_path / "again"), JobOwner(name))
     run_job(counting(source, out), name, checkpoint="again")
     assert len(read_committed(kafka, out)) == before
-    restore_savepoint(kept, str(tmp_path / "back"))
+    restore_savepoint(kept, str(tmp_path / "back"), JobOwner(name))
     run_job(counting(source, out), name, checkpoint="back", new_lineage=True, request_key="back-to-kept")
     after = len(read_committed(kafka, out))
     assert after > before
@@ -127,7 +130,7 @@ def test_the_checkpoint_of_another_job_is_refused(
     owner = tmp_path / "checkpoint" / "owner.json"
     assert json.loads(owner.read_text()) == {"job": name, "lineage": 1}
     for _ in range(2):
-        with pytest.raises(CheckpointForeign, match=f"is the checkpoint of {name}, not of other-{name}"):
+        with pytest.raises(CheckpointForeign, match=f"is the checkpoint of {name}, not the checkpoint of other-{name}"):
             run_job(counting(source, out), f"other-{name}")
     run_job(counting(source, make_topic(1, "out")), name, new_lineage=True)
     assert json.loads(owner.read_text())["lineage"] == 2

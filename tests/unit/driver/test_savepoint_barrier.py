@@ -12,6 +12,7 @@ from typing import BinaryIO
 import pytest
 
 from clonos.driver import savepoint
+from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner
 from clonos.driver.savepoint import delete_savepoint, read_savepoint, restore_savepoint, take_savepoint
 from clonos.errors import CheckpointDamaged, CheckpointUnwritable, SavepointMissing, SpecError
 
@@ -42,7 +43,7 @@ def files(folder: Path) -> set[str]:
 
 def test_a_savepoint_holds_what_the_newest_commit_needs(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
-    taken = take_savepoint(f"file://{source}", str(tmp_path / "kept" / "one"), job="orders")
+    taken = take_savepoint(f"file://{source}", str(tmp_path / "kept" / "one"), owner=JobOwner("orders"))
     assert taken.epochs == {"out": 4}
     names = files(tmp_path / "kept" / "one" / "out")
     state = "state/0/0"
@@ -53,17 +54,22 @@ def test_a_savepoint_holds_what_the_newest_commit_needs(tmp_path: Path) -> None:
         *(f"commits/.{epoch}.crc" for epoch in range(1, 5)),
         *(f"{state}/{epoch + 1}_{epoch:04}.changelog" for epoch in range(1, 5)),
     }
-    assert files(tmp_path / "kept") == {f"one/out/{name}" for name in names} | {"one/savepoint.json"}
+    assert files(tmp_path / "kept") == {f"one/out/{name}" for name in names} | {
+        "one/savepoint.json",
+        f"one/{OWNER_FILE}",
+    }
     assert read_savepoint(str(tmp_path / "kept" / "one")) == taken
     assert not list(source.glob(".savepoint-*"))
 
 
 def test_an_older_epoch_is_taken_while_it_is_retained(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
-    assert take_savepoint(str(source), str(tmp_path / "one"), epochs={"out": 2}, job="orders").epochs == {"out": 2}
+    assert take_savepoint(str(source), str(tmp_path / "one"), epochs={"out": 2}, owner=JobOwner("orders")).epochs == {
+        "out": 2
+    }
     assert not {name for name in files(tmp_path / "one") if name.endswith(("/3", "/4", "4_0003.changelog"))}
     with pytest.raises(SavepointMissing, match="Epoch 0 of out is not retained"):
-        take_savepoint(str(source), str(tmp_path / "two"), epochs={"out": 0}, job="orders")
+        take_savepoint(str(source), str(tmp_path / "two"), epochs={"out": 0}, owner=JobOwner("orders"))
     assert not (tmp_path / "two").exists()
 
 
@@ -82,46 +88,46 @@ def test_files_that_spark_removes_during_the_copy_belong_to_no_retained_epoch(
         return link
 
     monkeypatch.setattr(savepoint, "_link_file", purging({"out/offsets/1", "out/commits/1"}))
-    assert take_savepoint(str(source), str(tmp_path / "one"), job="orders").epochs == {"out": 4}
+    assert take_savepoint(str(source), str(tmp_path / "one"), owner=JobOwner("orders")).epochs == {"out": 4}
     monkeypatch.setattr(savepoint, "_link_file", purging({"out/commits/4"}))
     with pytest.raises(SavepointMissing, match="was removed while it was being copied"):
-        take_savepoint(str(source), str(tmp_path / "two"), job="orders")
+        take_savepoint(str(source), str(tmp_path / "two"), owner=JobOwner("orders"))
     assert not (tmp_path / "two").exists()
 
 
 def test_restore_copies_once(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
     savepoint_path = str(tmp_path / "kept")
-    take_savepoint(str(source), savepoint_path, job="orders")
+    take_savepoint(str(source), savepoint_path, owner=JobOwner("orders"))
     place = tmp_path / "jobs" / "again"
-    restore_savepoint(savepoint_path, str(place))
+    restore_savepoint(savepoint_path, str(place), JobOwner("orders"))
     (place / "out" / "commits" / "5").write_text("a later commit")
-    restore_savepoint(savepoint_path, str(place))
+    restore_savepoint(savepoint_path, str(place), JobOwner("orders"))
     assert (place / "out" / "commits" / "5").exists()
     with pytest.raises(CheckpointUnwritable, match="did not come from a savepoint"):
-        restore_savepoint(savepoint_path, str(source))
+        restore_savepoint(savepoint_path, str(source), JobOwner("orders"))
 
 
 def test_only_savepoints_are_deleted(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
     with pytest.raises(SavepointMissing):
-        delete_savepoint(str(source))
+        delete_savepoint(str(source), JobOwner("orders"))
     assert files(source)
-    take_savepoint(str(source), str(tmp_path / "kept"), job="orders")
-    delete_savepoint(str(tmp_path / "kept"))
-    delete_savepoint(str(tmp_path / "kept"))
+    take_savepoint(str(source), str(tmp_path / "kept"), owner=JobOwner("orders"))
+    delete_savepoint(str(tmp_path / "kept"), JobOwner("orders"))
+    delete_savepoint(str(tmp_path / "kept"), JobOwner("orders"))
     assert not (tmp_path / "kept").exists()
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = checkpoint(tmp_path / "checkpoint")
     with pytest.raises(SpecError, match="not a mounted directory"):
-        take_savepoint("s3a://bucket/checkpoint", str(tmp_path / "kept"), job="orders")
+        take_savepoint("s3a://bucket/checkpoint", str(tmp_path / "kept"), owner=JobOwner("orders"))
     with pytest.raises(SavepointMissing, match="holds no checkpoint"):
-        take_savepoint(str(tmp_path / "nowhere"), str(tmp_path / "kept"), job="orders")
+        take_savepoint(str(tmp_path / "nowhere"), str(tmp_path / "kept"), owner=JobOwner("orders"))
     (tmp_path / "kept").mkdir()
     with pytest.raises(SpecError, match="already exists"):
-        take_savepoint(str(source), str(tmp_path / "kept"), job="orders")
+        take_savepoint(str(source), str(tmp_path / "kept"), owner=JobOwner("orders"))
 
     def full(_source: BinaryIO, target: BinaryIO) -> None:
         target.write(b"half")
@@ -129,7 +135,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
     with pytest.raises(CheckpointUnwritable, match="No space left"):
-        take_savepoint(str(source), str(tmp_path / "other"), job="orders")
+        take_savepoint(str(source), str(tmp_path / "other"), owner=JobOwner("orders"))
     assert {file.name for file in tmp_path.iterdir()} == {"checkpoint", "kept"}
     assert not list(source.glob(".savepoint-*"))
 
@@ -156,16 +162,16 @@ def test_a_link_in_a_checkpoint_is_not_followed(tmp_path: Path, place: str) -> N
     else:
         link.symlink_to(secret if place.startswith("sources") and place.count("/") < 2 else secret / "token")
     with pytest.raises((CheckpointDamaged, SavepointMissing)):
-        take_savepoint(str(source), str(tmp_path / "kept"), job="orders")
+        take_savepoint(str(source), str(tmp_path / "kept"), owner=JobOwner("orders"))
     assert not (tmp_path / "kept").exists()
     assert [file.name for file in tmp_path.iterdir() if file.is_dir()].count("kept") == 0
 
 
 def test_a_link_in_a_savepoint_is_not_followed(tmp_path: Path) -> None:
     source, kept, target = checkpoint(tmp_path / "checkpoint"), tmp_path / "kept", tmp_path / "again"
-    take_savepoint(str(source), str(kept), job="orders")
+    take_savepoint(str(source), str(kept), owner=JobOwner("orders"))
     (tmp_path / "secret").write_text("t0ken")
     (kept / "out" / "sources" / "0" / "loot").symlink_to(tmp_path / "secret")
     with pytest.raises(CheckpointDamaged, match="not a regular file"):
-        restore_savepoint(str(kept), str(target))
+        restore_savepoint(str(kept), str(target), JobOwner("orders"))
     assert not target.exists()

@@ -10,7 +10,7 @@ import pytest
 
 from clonos.agent.restoring import restore_stored
 from clonos.driver import stored_savepoint
-from clonos.driver.checkpoint_owner import OWNER_FILE
+from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner
 from clonos.driver.savepoint import MANIFEST
 from clonos.errors import CheckpointForeign, CheckpointUnwritable, SavepointMissing, SpecError
 from support.disk_folder import DiskFolder
@@ -48,18 +48,20 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_a_savepoint_has_the_newest_committed_epoch_and_nothing_later(checkpoint: Path, objects: bool) -> None:
     target = checkpoint.with_name("kept")
-    copied = stored_savepoint.take(stored(checkpoint, objects), stored(target, objects), job="orders")
+    copied = stored_savepoint.take(stored(checkpoint, objects), stored(target, objects), owner=JobOwner("orders"))
     assert copied.epochs == {"out": 4}
     names = stored(target, objects).files().keys()
     assert {"out/commits/4", "out/state/0/0/5_ab.changelog", MANIFEST} <= names
-    assert not {"out/offsets/5", "out/state/0/0/6_ab.changelog", OWNER_FILE, ".draft"} & names
+    assert not {"out/offsets/5", "out/state/0/0/6_ab.changelog", ".draft"} & names
     assert stored_savepoint.read(stored(target, objects)) == copied
     with pytest.raises(SpecError, match="already exists"):
-        stored_savepoint.take(stored(checkpoint, objects), stored(target, objects), job="orders")
+        stored_savepoint.take(stored(checkpoint, objects), stored(target, objects), owner=JobOwner("orders"))
     with pytest.raises(CheckpointForeign):
-        stored_savepoint.take(stored(checkpoint, objects), stored(target.with_name("b"), objects), job="bills")
-    stored_savepoint.delete(stored(target, objects))
-    stored_savepoint.delete(stored(target, objects))
+        stored_savepoint.take(
+            stored(checkpoint, objects), stored(target.with_name("b"), objects), owner=JobOwner("bills")
+        )
+    stored_savepoint.delete(stored(target, objects), JobOwner("orders"))
+    stored_savepoint.delete(stored(target, objects), JobOwner("orders"))
     assert not target.exists()
 
 
@@ -67,11 +69,13 @@ def test_the_rest_of_an_interrupted_copy_is_replaced(checkpoint: Path, objects: 
     target = checkpoint.with_name("kept")
     write(target / ".draft")
     write(target / "old")
-    stored_savepoint.take(stored(checkpoint, objects), stored(target, objects), job="orders")
+    stored_savepoint.take(stored(checkpoint, objects), stored(target, objects), owner=JobOwner("orders"))
     assert not (target / "old").exists()
     write(target.with_name("other") / "file")
     with pytest.raises(SpecError, match="already exists"):
-        stored_savepoint.take(stored(checkpoint, objects), stored(target.with_name("other"), objects), job="orders")
+        stored_savepoint.take(
+            stored(checkpoint, objects), stored(target.with_name("other"), objects), owner=JobOwner("orders")
+        )
 
 
 def test_an_epoch_that_spark_removes_during_the_copy_is_refused(checkpoint: Path, objects: bool) -> None:
@@ -80,19 +84,19 @@ def test_an_epoch_that_spark_removes_during_the_copy_is_refused(checkpoint: Path
 
     source, target = stored(checkpoint, objects, before_copy=remove), checkpoint.with_name("kept")
     with pytest.raises(SavepointMissing, match="was removed while it was being copied"):
-        stored_savepoint.take(source, stored(target, objects), job="orders", epochs={"out": 2})
+        stored_savepoint.take(source, stored(target, objects), owner=JobOwner("orders"), epochs={"out": 2})
     assert not target.exists()
     with pytest.raises(SavepointMissing, match="is not retained"):
-        stored_savepoint.take(source, stored(target, objects), job="orders", epochs={"out": 2})
+        stored_savepoint.take(source, stored(target, objects), owner=JobOwner("orders"), epochs={"out": 2})
 
 
 def test_a_restore_keeps_the_replaced_checkpoint_and_is_executed_once(checkpoint: Path, objects: bool) -> None:
     kept = checkpoint.with_name("kept")
-    stored_savepoint.take(stored(checkpoint, objects), stored(kept, objects), job="orders")
+    stored_savepoint.take(stored(checkpoint, objects), stored(kept, objects), owner=JobOwner("orders"))
     write(checkpoint / "out" / "commits" / "9", "later")
 
     def restored(request: str, location: Path = kept, epoch: int | None = None) -> None:
-        restore_stored(stored(checkpoint, objects), stored(location, objects), epoch, request, job="orders")
+        restore_stored(stored(checkpoint, objects), stored(location, objects), epoch, request, owner=JobOwner("orders"))
 
     restored("one")
     assert not (checkpoint / "out" / "commits" / "9").exists()
@@ -110,7 +114,7 @@ def test_a_restore_keeps_the_replaced_checkpoint_and_is_executed_once(checkpoint
 @pytest.mark.parametrize("step", ["copied", "moved", "removing", "drafted"])
 def test_a_restore_continues_after_a_crash_at_each_step_on_s3(checkpoint: Path, step: str) -> None:
     kept, previous = checkpoint.with_name("kept"), checkpoint.with_name("checkpoint.before-one")
-    stored_savepoint.take(stored(checkpoint, True), stored(kept, True), job="orders")
+    stored_savepoint.take(stored(checkpoint, True), stored(kept, True), owner=JobOwner("orders"))
     write(checkpoint / MANIFEST, json.dumps({"epochs": {"out": 0}, "size_bytes": 1}))  # of an earlier restore
     stored(checkpoint, True).copy(stored(previous, True), list(stored(checkpoint, True).files()))
     if step != "copied":
@@ -122,7 +126,7 @@ def test_a_restore_continues_after_a_crash_at_each_step_on_s3(checkpoint: Path, 
         stored(checkpoint, True).delete()
         write(checkpoint / ".draft")
         write(checkpoint / "out" / "commits" / "0", "half")
-    restore_stored(stored(checkpoint, True), stored(kept, True), None, "one", job="orders")
+    restore_stored(stored(checkpoint, True), stored(kept, True), None, "one", owner=JobOwner("orders"))
     assert (checkpoint / "out" / "commits" / "4").read_text() == "commit 4"
     assert (previous / "out" / "commits" / "4").read_text() == "commit 4"
     assert not (checkpoint / ".draft").exists()
@@ -130,8 +134,8 @@ def test_a_restore_continues_after_a_crash_at_each_step_on_s3(checkpoint: Path, 
 
 def test_a_checkpoint_that_did_not_come_from_a_savepoint_is_not_replaced(checkpoint: Path, objects: bool) -> None:
     kept = checkpoint.with_name("kept")
-    stored_savepoint.take(stored(checkpoint, objects), stored(kept, objects), job="orders")
+    stored_savepoint.take(stored(checkpoint, objects), stored(kept, objects), owner=JobOwner("orders"))
     with pytest.raises(CheckpointUnwritable, match="did not come from a savepoint"):
-        stored_savepoint.restore(stored(kept, objects), stored(checkpoint, objects))
+        stored_savepoint.restore(stored(kept, objects), stored(checkpoint, objects), JobOwner("orders"))
     with pytest.raises(SavepointMissing, match="holds no savepoint"):
-        stored_savepoint.delete(stored(checkpoint, objects))
+        stored_savepoint.delete(stored(checkpoint, objects), JobOwner("orders"))
