@@ -227,9 +227,12 @@ def _check_main(main: str) -> list[FieldProblem]:
 
 def check_labels(labels: Mapping[str, str]) -> list[FieldProblem]:
     """Returns the problems of labels: their number, names and values."""
-    invalid = (not LABEL.fullmatch(name) or len(value) > MAX_LABEL for name, value in labels.items())
+    invalid = (
+        not LABEL.fullmatch(name) or len(value) > MAX_LABEL or _has_controls(value) for name, value in labels.items()
+    )
     if len(labels) > MAX_LABELS or any(invalid):
-        what = "at most 64, with names of 1 to 63 of a-z, A-Z, 0-9, '.', '_', '/', '-' and values of up to 255"
+        names = "names of 1 to 63 of a-z, A-Z, 0-9, '.', '_', '/', '-'"
+        what = f"at most 64, with {names} and values of up to 255, without control characters"
         return [FieldProblem(field="metadata.labels", what=what)]
     return []
 
@@ -240,7 +243,7 @@ def _refused(name: str) -> str | None:
 
 
 def _has_controls(text: str) -> bool:
-    return any(ord(char) < 0x20 or ord(char) == 0x7F for char in text)
+    return any(char < " " or "\x7f" <= char <= "\x9f" for char in text)
 
 
 def shown(name: str) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clonos.jobs import cluster
+from clonos.resources.base import PLAIN
 from clonos_api.admission import spec_checks
 
-_NO_CONTROLS: Final = r"[^\x00-\x1f\x7f]"
-_LOCATION: Final = {"minLength": 1, "maxLength": spec_checks.MAX_LOCATION, "pattern": r"^[^\x00-\x1f\x7f\\?#]+$"}
+_NO_CONTROLS: Final = PLAIN.strip("^*$")
+_LOCATION: Final = {"minLength": 1, "maxLength": spec_checks.MAX_LOCATION, "pattern": r"^[^\x00-\x1f\x7f-\x9f\\?#]+$"}
 
 
 def narrow(schemas: dict[str, Any]) -> None:
@@ -20,7 +21,7 @@ def narrow(schemas: dict[str, Any]) -> None:
         labels = schemas[metadata]["properties"]["labels"]
         labels["maxProperties"] = spec_checks.MAX_LABELS
         labels["propertyNames"] = {"pattern": f"^{spec_checks.LABEL.pattern}$"}
-        labels["additionalProperties"]["maxLength"] = spec_checks.MAX_LABEL
+        labels["additionalProperties"] |= {"maxLength": spec_checks.MAX_LABEL, "pattern": PLAIN}
     schemas["ClusterMetadata"]["properties"]["name"]["pattern"] = schemas["Metadata"]["properties"]["name"]["pattern"]
     settings = schemas["ClusterSettings"]["properties"]
     settings["master"]["pattern"] = f"^({cluster.MASTER.pattern})$"
@@ -28,7 +29,7 @@ def narrow(schemas: dict[str, Any]) -> None:
     fields = schemas["Spec"]["properties"]
     fields["master"]["pattern"] = f"^({spec_checks.LOCAL.pattern})$"
     fields["cluster"]["pattern"] = f"^({schemas['Metadata']['properties']['name']['pattern'].strip('^$')})?$"
-    fields["main"] |= {"maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f\\:]*$"}
+    fields["main"] |= {"maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f-\x9f\\:]*$"}
     setting = f"^{spec_checks.SPARK_KEY.pattern}$"
     for field, key in (
         (fields["params"], f"^{_NO_CONTROLS}{{1,{spec_checks.MAX_PARAM_NAME}}}$"),

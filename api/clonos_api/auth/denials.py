@@ -17,6 +17,7 @@ import structlog
 from fastapi import Request
 
 from clonos.errors import DatabaseUnavailable, RequestRejected
+from clonos.telemetry.printable import printable
 from clonos_api.auth.principal import Principal
 from clonos_api.store import audit
 from clonos_api.store.db.database import Actor, Database
@@ -61,7 +62,10 @@ async def record_failed_sign_in(database: Database, request: Request, error: Req
 
 
 async def _record(database: Database, actor: Actor, request: Request, detail: dict[str, str]) -> None:
-    action = f"{request.method} {request.url.path[:60]}"[:100]
+    # A path may have any character: nobody needs a token to write one here.
+    path = printable(" ".join(request.url.path[:255].splitlines()))
+    detail = {name: printable(text) for name, text in detail.items()}
+    action = f"{request.method} {path[:60]}"[:100]
     repeated = _counted(database, (actor.subject, actor.token, action, detail["error"], detail.get("address")))
     if repeated.requests & (repeated.requests - 1):
         return  # no power of two
@@ -70,7 +74,7 @@ async def _record(database: Database, actor: Actor, request: Request, detail: di
             if repeated.entry:
                 await audit.count(session, repeated.entry, repeated.requests)
                 return
-            row = await audit.record(session, actor, action, request.url.path[:255], outcome="denied", detail=detail)
+            row = await audit.record(session, actor, action, path, outcome="denied", detail=detail)
             await session.flush()
             repeated.entry = row.seq
     except DatabaseUnavailable as error:

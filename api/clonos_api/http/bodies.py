@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from clonos.errors import SpecError, VersionStale
+from clonos.resources.base import PLAIN
 from clonos.resources.clusters import Cluster
 from clonos.resources.jobs import Job, JobCreate
 from clonos.standby.states import StandbyState
@@ -28,7 +29,7 @@ _DEEPEST: Final = 50
 
 Body = TypeVar("Body", bound=BaseModel)
 
-TEXT: Final = r"^[^\x00-\x1f\x7f]*$"  # no control characters, of which a database cannot store NUL
+TEXT: Final = PLAIN
 SHA: Final = r"^[0-9a-f]{64}$"
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")]
 StandbyStates = Annotated[list[StandbyState] | None, Query(description="States; a standby matches any of them.")]

@@ -28,7 +28,7 @@ router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["jobs"]
 
 # Longer than the reconciler takes to cancel a job.
 _DELETE_S = 120.0
-_Label = Annotated[str, StringConstraints(pattern=r"^[^=\"\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*$")]
+_Label = Annotated[str, StringConstraints(pattern=r"^[^=\"\x00-\x1f\x7f-\x9f]+=[^\x00-\x1f\x7f-\x9f]*$")]
 
 
 @router.post(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect, seconds
+from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect, echo, seconds
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def create(
     if output is Output.JSON:
         show.show_json(created)
         return
-    typer.echo(
-        f"Token {created.id} ({created.role} for {created.subject}), {_validity(created)}. Shown once:", err=True
-    )
-    typer.echo(created.token)
+    echo(f"Token {created.id} ({created.role} for {created.subject}), {_validity(created)}. Shown once:", err=True)
+    echo(created.token)
 
 
 def _validity(token: TokenResource) -> str:
@@ -109,7 +107,7 @@ def revoke(
     with connect(api, token, context) as client:
         for token_id in tokens:
             client.tokens.revoke(token_id)
-            typer.echo(f"{token_id} is revoked.")
+            echo(f"{token_id} is revoked.")
 
 
 @app.command()
@@ -127,10 +125,8 @@ def rotate(
     with connect(api, token, context) as client:
         created = client.tokens.rotate_self(overlap_s=overlap_s)
     until = f"expires in {overlap}" if overlap_s else "is revoked"
-    typer.echo(
-        f"Token {created.id} replaces yours, which {until}; {_validity(created)}. Set CLONOS_TOKEN to it:", err=True
-    )
-    typer.echo(created.token)
+    echo(f"Token {created.id} replaces yours, which {until}; {_validity(created)}. Set CLONOS_TOKEN to it:", err=True)
+    echo(created.token)
 
 
 @app.command("show")
@@ -144,8 +140,8 @@ def show_self(output: Listed = Output.TABLE, api: Api = None, token: Token = Non
     if output is Output.JSON:
         show.show_json(current)
     else:
-        typer.echo(f"{current.subject} ({current.role}) at {address}")
-        typer.echo(f"token {current.id} ({current.name}), {_validity(current)}")
+        echo(f"{current.subject} ({current.role}) at {address}")
+        echo(f"token {current.id} ({current.name}), {_validity(current)}")
 
 
 def audit(

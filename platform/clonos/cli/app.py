@@ -42,6 +42,7 @@ from clonos.cli import (
     transactions,
     verify,
 )
+from clonos.cli.options import echo
 from clonos.errors import ClonosError, SpecError
 
 app = typer.Typer(
@@ -99,7 +100,7 @@ def _print_version(requested: bool) -> None:
     if requested:
         from importlib.metadata import version
 
-        typer.echo(f"clonos {version('clonos')}")
+        echo(f"clonos {version('clonos')}")
         raise typer.Exit
 
 
@@ -144,9 +145,9 @@ def _settings_error(error: ValueError) -> SpecError | None:
 
 
 def _fail(error: ClonosError) -> NoReturn:
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console(stderr=True, highlight=False)
-    console.print(f"[bold red]{error.slug}[/]: ", end="")
-    console.print(str(error), markup=False, soft_wrap=True)
+    from clonos.telemetry.printable import console
+
+    console(stderr=True, soft_wrap=True).print(Text.assemble((error.slug, "bold red"), ": ", str(error)))
     sys.exit(error.exit_code)

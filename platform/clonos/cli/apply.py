@@ -22,6 +22,7 @@ from clonos.cli.options import (
     Token,
     Wait,
     connect,
+    echo,
     pairs,
 )
 from clonos.cli.progress import Quiet, running
@@ -122,7 +123,7 @@ def _create(client: Client, submission: Submission, *, start: bool, wait: bool, 
     artifact = client.artifacts.upload(submission.packed)
     job = client.jobs.create(JobCreate(spec=submission.spec, artifact=artifact.id, start=start))
     if output is Output.TABLE:
-        typer.echo(f"{job.name} is created (code {artifact.id[:12]}).")
+        echo(f"{job.name} is created (code {artifact.id[:12]}).")
         if start:
             show_capacity(client, job)
     if start and wait:
@@ -130,9 +131,9 @@ def _create(client: Client, submission: Submission, *, start: bool, wait: bool, 
     if output is Output.JSON:
         show_json(job)
     elif start and wait:
-        typer.echo(f"{job.name} is {job.state}{f' on {job.host}' if job.host else ''}.")
+        echo(f"{job.name} is {job.state}{f' on {job.host}' if job.host else ''}.")
     else:
-        typer.echo(f"Watch it with: clonos job watch {job.name}" if start else f"Start it: clonos job start {job.name}")
+        echo(f"Watch it with: clonos job watch {job.name}" if start else f"Start it: clonos job start {job.name}")
 
 
 class _Start(NamedTuple):
@@ -173,13 +174,13 @@ def _change(
         return
     if differs:
         stored = jobs.patch(current.id, change, version=current.version)
-        typer.echo(f"{name} has the new version {stored.version} (code {(change.artifact or '')[:12]}).", err=True)
+        echo(f"{name} has the new version {stored.version} (code {(change.artifact or '')[:12]}).", err=True)
         current = stored
     elif runs and current.observed_version == current.version:
         if how.output is Output.JSON:
             show_json(current)
         else:
-            typer.echo(f"{name} is unchanged, and runs.")
+            echo(f"{name} is unchanged, and runs.")
         return
     if runs:
         begin(jobs.upgrade)
@@ -190,6 +191,6 @@ def _change(
     elif how.start:
         begin(jobs.start, starts=True)
     else:
-        typer.echo(f"{name} is {current.state}. Start it: clonos job start {name}")
+        echo(f"{name} is {current.state}. Start it: clonos job start {name}")
         if current.state == "FAILED":
-            typer.echo(f"If an epoch is in doubt, which needs the new code: clonos job resolve {name} --new-code")
+            echo(f"If an epoch is in doubt, which needs the new code: clonos job resolve {name} --new-code")

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import typer
-
+from clonos.cli.options import echo
 from clonos.errors import ClonosError
 from clonos.resources.host_capacity import HostCapacity, memory_shortage
 
@@ -53,7 +52,7 @@ def show_capacity(client: Client, job: Job) -> None:
     """Print the notes about a job that was stored. An error is ignored: the job exists."""
     with contextlib.suppress(ClonosError):
         for note in capacity_notes(client.hosts.list().data, standbys=job.spec.spec.standby.dedicated_replicas):
-            typer.echo(f"Note: {note}", err=True)
+            echo(f"Note: {note}", err=True)
 
 
 def _shortage(hosts: Sequence[Host], *, standby: bool) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Output
+from clonos.cli.options import Listed, Output, echo
 from clonos.errors import SpecError
 from clonos.signals import stop_on_signals
 
@@ -27,22 +27,22 @@ _WIDE = 1_000
 def list_jobs(output: Listed = Output.TABLE) -> None:
     """List the jobs with a causal log in the configured Kafka, else in the embedded Kafka."""
     import msgspec
-    from rich.console import Console
 
     from clonos.cli.record_text import overview_json, overview_table
     from clonos.embedded.reachable import reachable_kafka
     from clonos.log.survey import survey
     from clonos.settings import Settings
+    from clonos.telemetry.printable import console
 
     overviews = survey(reachable_kafka(Settings()))
     if output is Output.JSON:
         for job in overviews:
-            typer.echo(msgspec.json.encode(overview_json(job)))
+            echo(msgspec.json.encode(overview_json(job)))
     elif not overviews:
-        typer.echo("No job has a causal log in this Kafka.")
+        echo("No job has a causal log in this Kafka.")
     else:
         # Wide enough for every figure; a narrow terminal wraps lines.
-        Console(highlight=False, width=_WIDE).print(overview_table(overviews))
+        console(width=_WIDE).print(overview_table(overviews))
 
 
 @app.command()

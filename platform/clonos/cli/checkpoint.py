@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
+from clonos.cli.options import (
+    Api,
+    Context,
+    JobArgument,
+    Limit,
+    Listed,
+    Listing,
+    Lists,
+    Output,
+    Token,
+    Wait,
+    connect,
+    echo,
+)
 from clonos.cli.progress import Quiet, completed
 from clonos.errors import NotFound
 
@@ -156,9 +169,9 @@ def create(
     if output is Output.JSON:
         show.show_json(operation)
         return
-    typer.echo("The savepoint is complete." if wait else f"The operation is {operation.id}.")
+    echo("The savepoint is complete." if wait else f"The operation is {operation.id}.")
     for key, value in operation.result.items():
-        typer.echo(f"{key}: {value}")
+        echo(f"{key}: {value}")
 
 
 @savepoints.command("ls")
@@ -223,7 +236,7 @@ def remove(
             operation = client.savepoints.delete(find_savepoint(client, job, name).id)
             if wait:
                 completed(client, operation, name, quiet=quiet)
-            typer.echo(f"{name} is deleted." if wait else f"{name} is being deleted.")
+            echo(f"{name} is deleted." if wait else f"{name} is being deleted.")
 
 
 def find_savepoint(client: Client, job: str | None, name: str) -> Savepoint:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, Wait, connect, pairs
+from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, Wait, connect, echo, pairs
 from clonos.cli.progress import Quiet, completed
 from clonos.errors import NotFound, SpecError
 
@@ -94,7 +94,7 @@ def add(
     if output is Output.JSON:
         show.show_json(cluster)
     else:
-        typer.echo(f"{name} is {'changed' if replace else 'added'}; a host checks it: clonos cluster inspect {name}")
+        echo(f"{name} is {'changed' if replace else 'added'}; a host checks it: clonos cluster inspect {name}")
 
 
 @app.command("ls")
@@ -112,12 +112,12 @@ def list_clusters(
         {
             "name": lambda row: row.name,
             "state": lambda row: show.state(row.state),
-            "master": lambda row: show.plain(row.spec.master),  # [fd00::1] is no markup
+            "master": lambda row: row.spec.master,  # [fd00::1] is no markup
             "hosts": lambda row: ", ".join(row.spec.hosts) or "all",
             "jobs": lambda row: str(len(row.jobs)),
             "spark": lambda row: row.report.spark if row.report else None,
             "checked": lambda row: f"{show.age(row.checked_at)} ago" if row.checked_at else None,
-            "problem": lambda row: show.plain(show.short(_problem(row))),
+            "problem": lambda row: show.short(_problem(row)),
         },
         lambda row: row.name,
         none="There are no clusters. Add one with: clonos cluster add NAME --master spark://HOST:PORT",
@@ -158,7 +158,7 @@ def check(
             if output is Output.JSON:
                 show.show_json(operation)
             else:
-                typer.echo(f"The check of {name} has begun (operation {operation.id}).")
+                echo(f"The check of {name} has begun (operation {operation.id}).")
             return
         completed(client, operation, name, quiet=quiet, output=output)
         cluster = client.clusters.get(name)
@@ -181,7 +181,7 @@ def remove(
     with connect(api, token, context) as client:
         for name in names:
             client.clusters.delete(name)
-            typer.echo(f"{name} is removed.")
+            echo(f"{name} is removed.")
 
 
 @app.command()
@@ -212,9 +212,9 @@ def environment(
         show.show_json(built)
         return
     size, unpacked = (number >> 20 for number in (built.size_bytes, built.unpacked_bytes))
-    typer.echo(f"{archive}: Python {built.python} and {len(built.packages)} packages in {built.seconds:.0f} s.")
-    typer.echo(f"{size} MiB, unpacked {unpacked} MiB on each executor.")
-    typer.echo(
+    echo(f"{archive}: Python {built.python} and {len(built.packages)} packages in {built.seconds:.0f} s.")
+    echo(f"{size} MiB, unpacked {unpacked} MiB on each executor.")
+    echo(
         f"Copy it to a location that drivers read, and set `environment: {built.path.as_uri()}` (or its hdfs: or "
         "s3a: address) in the cluster file."
     )
@@ -288,5 +288,5 @@ def _picture(cluster: Cluster) -> RenderableType:
         rows["what to do"] = cluster.failure.hint
     for title, value in rows.items():
         if value:
-            table.add_row(title, show.plain(value) if isinstance(value, str) else value)
+            table.add_row(title, value)
     return table

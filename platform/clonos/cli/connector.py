@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect
+from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect, echo
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="List sources and sinks, and check their options.")
@@ -62,9 +62,9 @@ def validate(
         show.show_json(validation)
     else:
         for problem in validation.problems:
-            typer.echo(f"{problem.field}: {problem.what}" + (f" ({problem.hint})" if problem.hint else ""))
+            echo(f"{problem.field}: {problem.what}" + (f" ({problem.hint})" if problem.hint else ""))
         if validation.valid:
-            typer.echo("The options are valid.")
+            echo("The options are valid.")
     if not validation.valid:
         raise typer.Exit(1)
 

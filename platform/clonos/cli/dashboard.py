@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Api, Context, Token, connect
+from clonos.cli.options import Api, Context, Token, connect, echo
 from clonos.errors import NotFound
 
 
@@ -43,12 +43,12 @@ def open_dashboard(
         except NotFound:  # the control plane needs no token
             link = client.api + page
     if only_print:
-        typer.echo(link)
+        echo(link)
     elif webbrowser.open(_redirecting_file(link).as_uri()):
-        typer.echo(f"The dashboard at {client.api} opens in the browser. Press “Sign in by link” there.")
+        echo(f"The dashboard at {client.api} opens in the browser. Press “Sign in by link” there.")
     else:
-        typer.echo("No browser could be started. Open this link within a minute; it works once:", err=True)
-        typer.echo(link)
+        echo("No browser could be started. Open this link within a minute; it works once:", err=True)
+        echo(link)
 
 
 def _redirecting_file(link: str) -> Path:

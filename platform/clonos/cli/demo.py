@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from clonos.cli.options import echo
+
 Example = Literal["wordcount", "orders", "enrich", "all"]
 
 
@@ -42,12 +44,11 @@ def demo(
 
     Exit code 1 if a Clonos job lost, duplicated, reordered or contradicted a record.
     """
-    from rich.console import Console
-
     from clonos.demo.demo import Demo, Options
     from clonos.demo.example import NAMES, load_example
     from clonos.demo.screen import Screen
     from clonos.settings import Settings
+    from clonos.telemetry.printable import console
 
     # SIGTERM unwinds like Ctrl-C, so that no Kafka and no job outlives the demo.
     signal.signal(signal.SIGTERM, _leave)
@@ -64,12 +65,12 @@ def demo(
         spark_workers=spark_workers,
         standby=standby,
     )
-    with Screen(Console(stderr=as_json)) as screen:
+    with Screen(console(stderr=as_json)) as screen:
         report = Demo(Settings(), examples, options, screen).run()
         screen.verdict(report.outcomes())
         screen.gaps(report.gaps)
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        echo(json.dumps(report.as_json()))
     if not report.clean:
         raise typer.Exit(1)
 

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
+from clonos.cli.options import (
+    Api,
+    Context,
+    JobArgument,
+    Limit,
+    Listed,
+    Listing,
+    Lists,
+    Output,
+    Token,
+    Wait,
+    connect,
+    echo,
+)
 from clonos.cli.progress import Quiet
 from clonos.errors import NotFound, StateConflict, WaitTimeout
 
@@ -71,7 +84,7 @@ def drain(hosts: Hosts, api: Api = None, token: Token = None, context: Context =
     with connect(api, token, context) as client:
         for name in hosts:
             host = client.hosts.drain(name)
-            typer.echo(f"{host.name} is {host.state} with {host.runs} runs.")
+            echo(f"{host.name} is {host.state} with {host.runs} runs.")
 
 
 @app.command()
@@ -80,7 +93,7 @@ def undrain(hosts: Hosts, api: Api = None, token: Token = None, context: Context
     with connect(api, token, context) as client:
         for name in hosts:
             host = client.hosts.undrain(name)
-            typer.echo(f"{host.name} is {host.state}.")
+            echo(f"{host.name} is {host.state}.")
 
 
 @app.command("rm")
@@ -89,7 +102,7 @@ def remove(hosts: Hosts, api: Api = None, token: Token = None, context: Context 
     with connect(api, token, context) as client:
         for name in hosts:
             client.hosts.delete(name)
-            typer.echo(f"{name} is removed.")
+            echo(f"{name} is removed.")
 
 
 @standbys.command("ls")
@@ -166,7 +179,7 @@ def wait(
                 phase = f"{warming.state} on {warming.host}" if warming else why.rstrip(".")
                 progress.show(phase, left_s=_ready_in_s(client, current.id) if warming else None)
             time.sleep(_POLL_S)
-    typer.echo(f"A standby of {current.name} is READY on {ready.host}.")
+    echo(f"A standby of {current.name} is READY on {ready.host}.")
 
 
 def _ready_in_s(client: Client, job: str) -> float | None:

@@ -24,6 +24,7 @@ from clonos.cli.options import (
     Wait,
     confirm,
     connect,
+    echo,
     pairs,
 )
 from clonos.cli.progress import Quiet, completed, working
@@ -366,7 +367,7 @@ def resolve(
     request = ResolveRequest.model_validate(
         {"query": query, "epoch": epoch, "decision": decisions[0], "topic": dead_letter}
     )
-    typer.echo(meanings[decisions[0]][1], err=True)
+    echo(meanings[decisions[0]][1], err=True)
     if not yes:
         what = f"epoch {epoch} of {query}" if epoch is not None else "all epochs in doubt"
         confirm(f"Resolve {what} of {job}?")
@@ -402,7 +403,7 @@ def verify(
     with connect(api, token, context) as client:
         operation = client.jobs.verify(job, request)
         if not wait:
-            typer.echo(f"The operation is {operation.id}.", err=True)
+            echo(f"The operation is {operation.id}.", err=True)
             return
         operation = completed(client, operation, job, quiet=quiet, output=output)
     verification = Verification.model_validate(operation.result)
@@ -444,7 +445,7 @@ def remove(
             operation = client.jobs.delete(job)
             if wait:
                 operation = completed(client, operation, job, quiet=quiet)
-            typer.echo(f"{job} is deleted." if operation.state == "COMPLETED" else f"{job} is being deleted.")
+            echo(f"{job} is deleted." if operation.state == "COMPLETED" else f"{job} is being deleted.")
 
 
 def starting_point(client: Client, job: str | None, text: str | None, *, publish_again: bool) -> StartFrom | None:
@@ -488,8 +489,8 @@ def operate(
         return
     current = client.jobs.get(job)
     where = f" on {current.host}" if current.host and current.state in ("RUNNING", "STARTING", "RECOVERING") else ""
-    typer.echo(f"{current.name} is {current.state}{where}, generation {current.generation}.")
+    echo(f"{current.name} is {current.state}{where}, generation {current.generation}.")
     if not wait:
-        typer.echo(f"The operation is {operation.id}.", err=True)
+        echo(f"The operation is {operation.id}.", err=True)
     for name, value in operation.result.items():
-        typer.echo(f"{name}: {value}")
+        echo(f"{name}: {value}")

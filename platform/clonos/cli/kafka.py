@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import records
-from clonos.cli.options import Listed, Output
+from clonos.cli.options import Listed, Output, echo
 from clonos.errors import DirectoryInUse
 from clonos.signals import stop_on_signals
 
@@ -64,19 +64,19 @@ def start(
     )
     cluster.start()
     status = cluster.status()
-    typer.echo(f"Kafka is running at {status.bootstrap_servers}")
+    echo(f"Kafka is running at {status.bootstrap_servers}")
     for broker in status.brokers:
-        typer.echo(f"  log of broker {broker.node}: {broker.log}")
+        echo(f"  log of broker {broker.node}: {broker.log}")
     if detach:
         option = f" --directory {directory}" if directory else ""
-        typer.echo(f"Stop it with: clonos kafka stop{option}")
+        echo(f"Stop it with: clonos kafka stop{option}")
         return
-    typer.echo("Stop it with Ctrl-C.")
+    echo("Stop it with Ctrl-C.")
     try:
         _wait(cluster)
     finally:
         cluster.stop()
-        typer.echo("Kafka has stopped; its data stays.")
+        echo("Kafka has stopped; its data stays.")
 
 
 @app.command()
@@ -88,12 +88,12 @@ def stop(
     cluster = _kafka(directory)
     servers = cluster.status().bootstrap_servers
     if not cluster.status().running:
-        typer.echo("Kafka is not running.")
+        echo("Kafka is not running.")
         return
     if not yes:
         _confirm_stop(servers)
     cluster.stop()
-    typer.echo("Kafka has stopped; its data stays.")
+    echo("Kafka has stopped; its data stays.")
 
 
 def _confirm_stop(servers: str) -> None:
@@ -126,23 +126,24 @@ def status(
     """Show whether Kafka runs, and its address."""
     cluster = _kafka(directory).status()
     if output is Output.JSON:
-        typer.echo(json.dumps({"running": cluster.running, **asdict(cluster)}, default=str))
+        echo(json.dumps({"running": cluster.running, **asdict(cluster)}, default=str))
         return
     _print(cluster)
 
 
 def _print(cluster: ClusterStatus) -> None:
     if not cluster.brokers:
-        typer.echo(f"There is no Kafka in {cluster.directory}. Start one with: clonos kafka start")
+        echo(f"There is no Kafka in {cluster.directory}. Start one with: clonos kafka start")
         return
-    typer.echo(f"Kafka is running at {cluster.bootstrap_servers}" if cluster.running else "Kafka is not running.")
-    from rich.console import Console
+    echo(f"Kafka is running at {cluster.bootstrap_servers}" if cluster.running else "Kafka is not running.")
     from rich.table import Table
+
+    from clonos.telemetry.printable import console
 
     table = Table("broker", "state", "address", "pid", "log", box=None, pad_edge=False)
     for broker in cluster.brokers:
         table.add_row(str(broker.node), broker.state, broker.address, str(broker.pid or "-"), str(broker.log))
-    Console(highlight=False, soft_wrap=True).print(table)
+    console(soft_wrap=True).print(table)
 
 
 def _wait(cluster: EmbeddedKafka) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import TextOutput
+from clonos.cli.options import TextOutput, echo
 from clonos.errors import CodeNotRepeatable, SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def lint(
 
     report = scan([_job_file(path) for path in paths])
     if output is TextOutput.JSON:
-        typer.echo(json.dumps(report.as_json()))
+        echo(json.dumps(report.as_json()))
     else:
         _print(report)
     if report.errors or (strict and report.warnings):
@@ -69,13 +69,13 @@ def _job_file(path: Path) -> Path:
 
 
 def _print(report: Report, *, stderr: bool = False) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from clonos.lint import Severity
+    from clonos.telemetry.printable import console as terminal
 
     # Editors parse these lines, so they are neither wrapped nor marked up.
-    console = Console(highlight=False, soft_wrap=True, stderr=stderr)
+    console = terminal(soft_wrap=True, stderr=stderr)
     for finding in report.findings:
         style = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
         location = f"{finding.file}:{finding.line}:{finding.column}"

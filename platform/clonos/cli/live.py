@@ -15,6 +15,7 @@ from rich.text import Text
 
 from clonos.driver.status import JobStatus, QueryStatus
 from clonos.telemetry.events import Event, log_event
+from clonos.telemetry.printable import console
 
 _REFRESH_PER_S: Final = 2.0
 _NARROW: Final = 90
@@ -72,7 +73,7 @@ class LiveView:
         reading, writing = os.pipe()
         os.dup2(writing, 2)
         os.close(writing)
-        self._console = Console(file=os.fdopen(self._terminal, "w", buffering=1, closefd=False))
+        self._console = console(file=os.fdopen(self._terminal, "w", buffering=1, closefd=False))
         self._live = Live(
             console=self._console,
             get_renderable=lambda: Picture(self._status),

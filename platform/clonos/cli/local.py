@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clonos.cli.options import Listed, Output
+from clonos.cli.options import Listed, Output, echo
 from clonos.errors import DirectoryInUse
 from clonos.signals import stop_on_signals
 
@@ -76,7 +76,7 @@ def up(
             hint="wait for it, stop it with `clonos down`, or choose another CLONOS_HOME.",
         )
     if room.note:
-        typer.echo(room.note, err=True)
+        echo(room.note, err=True)
     if not settings.kafka.bootstrap_servers:
         from clonos.embedded.jars import ensure_jars
 
@@ -84,7 +84,7 @@ def up(
     if detach:
         from clonos.local.background import start
 
-        _show(start(plan, lambda line: typer.echo(line, err=True)), plan.home, output)
+        _show(start(plan, lambda line: echo(line, err=True)), plan.home, output)
     else:
         _foreground(plan, output)
 
@@ -97,10 +97,10 @@ def _foreground(plan: Plan, output: Output) -> None:
 
     def ready(state: State) -> None:
         _show(state, plan.home, output)
-        typer.echo("Ctrl-C stops everything.", err=True)
+        echo("Ctrl-C stops everything.", err=True)
 
-    Stack(plan, lambda line: typer.echo(line, err=True), stop).run(ready)
-    typer.echo("Everything has stopped; data stays.", err=True)
+    Stack(plan, lambda line: echo(line, err=True), stop).run(ready)
+    echo("Everything has stopped; data stays.", err=True)
 
 
 def down(output: Listed = Output.TABLE) -> None:
@@ -113,7 +113,7 @@ def down(output: Listed = Output.TABLE) -> None:
     if output is Output.JSON:
         show_json({"ended": stopped})
     else:
-        typer.echo("Everything has stopped; data stays." if stopped else "Nothing is running.")
+        echo("Everything has stopped; data stays." if stopped else "Nothing is running.")
 
 
 def _show(state: State, home: Path, output: Output, *, already: bool = False) -> None:
@@ -135,7 +135,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
         }
         show_json(body)
         return
-    typer.echo("Clonos is already running." if already else "Clonos is running.")
+    echo("Clonos is already running." if already else "Clonos is running.")
     for name, value in {
         "API": state.api,
         "Kafka": state.kafka,
@@ -144,11 +144,11 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
         "your token": f"{credentials} (used by `clonos`; readable by you only)",
         "logs": str(logs),
     }.items():
-        typer.echo(f"  {name:<18} {value}")
+        echo(f"  {name:<18} {value}")
     current = _other_context(home)
     if current is not None:
-        typer.echo(f"  Commands use the context {current}. For this platform: clonos context use local")
-    typer.echo("Next steps:")
+        echo(f"  Commands use the context {current}. For this platform: clonos context use local")
+    echo("Next steps:")
     for command, why in {
         "clonos submit PATH --watch": "run a job",
         "clonos open": "open the dashboard, signed in",
@@ -156,7 +156,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
         "clonos doctor": "check this machine",
         "clonos down": "stop everything",
     }.items():
-        typer.echo(f"  {command:<28} {why}")
+        echo(f"  {command:<28} {why}")
 
 
 def _other_context(home: Path) -> str | None:

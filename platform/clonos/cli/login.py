@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Listing, Lists, Output
+from clonos.cli.options import Listed, Listing, Lists, Output, echo
 from clonos.errors import ApiError, ControlPlaneUnavailable, SpecError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def login(
     own = _own_token(credentials)
     with Contexts.changing() as contexts:
         contexts.stored[name], contexts.current = credentials, name
-    typer.echo(f"Logged in to {api} as {own.subject} ({own.role}); the context is {name}.")
-    typer.echo(f"The token is in {Contexts.file()}, which only you can read.", err=True)
+    echo(f"Logged in to {api} as {own.subject} ({own.role}); the context is {name}.")
+    echo(f"The token is in {Contexts.file()}, which only you can read.", err=True)
 
 
 def logout(
@@ -86,10 +86,10 @@ def logout(
         entry = contexts.get(name)
         contexts.stored[name] = Credentials(entry.api, None, entry.ca)
     if entry.token is None:
-        typer.echo(f"The context {name} has no token.")
+        echo(f"The context {name} has no token.")
         return
-    typer.echo(f"The token of {name} is removed from this machine.")
-    typer.echo(f"It stays valid. An administrator revokes it with: clonos token revoke {_id_of(entry.token)}", err=True)
+    echo(f"The token of {name} is removed from this machine.")
+    echo(f"It stays valid. An administrator revokes it with: clonos token revoke {_id_of(entry.token)}", err=True)
 
 
 @app.command("ls")
@@ -108,14 +108,14 @@ def list_contexts(output: Lists = Listing.TABLE) -> None:
         )
     elif output is Listing.NAME:
         for name in entries:
-            typer.echo(name)
+            echo(name)
     elif not entries:
-        typer.echo("There are no contexts. Log in with: clonos login URL", err=True)
+        echo("There are no contexts. Log in with: clonos login URL", err=True)
     else:
         table = Table("", "name", "address", "token", box=None, pad_edge=False, header_style="dim")
         for name, entry in entries.items():
             current = "*" if name == contexts.current else ""
-            table.add_row(current, name, show.plain(entry.api), _id_of(entry.token) if entry.token else "-")
+            table.add_row(current, name, entry.api, _id_of(entry.token) if entry.token else "-")
         show.console().print(table)
 
 
@@ -128,7 +128,7 @@ def use(name: ContextName) -> None:
         if name != LOCAL:
             contexts.get(name)
         contexts.current = name
-    typer.echo(f"Commands use the context {name}.")
+    echo(f"Commands use the context {name}.")
 
 
 @app.command("rm")
@@ -141,7 +141,7 @@ def remove(name: ContextName) -> None:
         del contexts.stored[name]
         if contexts.current == name:
             contexts.current = LOCAL
-    typer.echo(f"The context {name} is removed." + (" Its token stays valid." if entry.token else ""))
+    echo(f"The context {name} is removed." + (" Its token stays valid." if entry.token else ""))
 
 
 @app.command("show")
@@ -180,7 +180,7 @@ def show_current(
         return
     for title, value in described.items():
         if value not in (None, ""):
-            typer.echo(f"{title:<8} {'yes' if value is True else 'no' if value is False else value}")
+            echo(f"{title:<8} {'yes' if value is True else 'no' if value is False else value}")
 
 
 def _described(name: str, entry: Credentials, *, current: bool) -> dict[str, str | bool | None]:

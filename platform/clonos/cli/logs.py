@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from clonos.cli.options import Api, Context, JobArgument, Output, Token, connect, seconds, until_interrupted
+from clonos.cli.options import Api, Context, JobArgument, Output, Token, connect, echo, seconds, until_interrupted
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def logs(
             show.show_json(part)
         elif as_json:
             for entry in part.entries:
-                typer.echo(to_json(entry))
+                echo(to_json(entry))
         elif raw:
             for line in part.lines:
-                typer.echo(line)
+                echo(line)
         else:
             shown: Sequence[LogEntry | EpochSpan] = part.entries if epochs else collapse_epochs(part.entries)
             for row in shown:
@@ -98,7 +98,7 @@ def logs(
         part = client.jobs.logs(job, tail=count, only=only, parsed=parsed)
         write(part)
         if count and not part.lines and not part.entries:
-            typer.echo("No line matches." if only else "The job's drivers have written no log lines.", err=True)
+            echo("No line matches." if only else "The job's drivers have written no log lines.", err=True)
 
 
 def text_of(shown: LogEntry | EpochSpan) -> Text:

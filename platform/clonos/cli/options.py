@@ -15,12 +15,19 @@ import typer
 
 from clonos.cli import completion
 from clonos.errors import SpecError, Unauthenticated
+from clonos.telemetry.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from clonos.client import Client
 
 
 _TIME = re.compile(r"(\d{1,6})([smhd])")
+
+
+def echo(text: str | bytes, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text without control sequences of terminals; bytes are a JSON text, whose value is unchanged."""
+    shown = printable(text) if isinstance(text, str) else printable_json(text.decode())
+    typer.echo(shown, err=err, nl=nl)
 
 
 def confirm(question: str) -> None:
@@ -30,7 +37,7 @@ def confirm(question: str) -> None:
         SpecError: There is no one to ask: standard input is at its end.
     """
     try:
-        agreed = typer.confirm(question, err=True)
+        agreed = typer.confirm(printable(question), err=True)
     except typer.Abort as abort:
         if not isinstance(abort.__context__, EOFError):  # Ctrl-C
             raise

@@ -8,12 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 import msgspec
-import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clonos.cli.options import Output
+from clonos.cli.options import Output, echo
 from clonos.log.exported import answer, export, timestamp
 from clonos.log.history import Entered
 from clonos.log.records import (
@@ -29,6 +27,7 @@ from clonos.log.records import (
 )
 from clonos.log.survey import Overview
 from clonos.resources.figures import size
+from clonos.telemetry.printable import console
 
 _STYLES = {
     "claim": "bold magenta",
@@ -44,12 +43,12 @@ _TEXT = 120
 def printer(job: str, output: Output, entries: int) -> Callable[[Entered], None]:
     """A function that prints one record of the causal log of `job`; as text, with at most `entries` determinants."""
     if output is Output.JSON:
-        return lambda entered: typer.echo(msgspec.json.encode(export(job, entered)))
-    console = Console(highlight=False, soft_wrap=True)
+        return lambda entered: echo(msgspec.json.encode(export(job, entered)))
+    out = console(soft_wrap=True)
 
     def show(entered: Entered) -> None:
         for line in lines_of(entered, entries):
-            console.print(line)
+            out.print(line)
 
     return show
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Listed, Output, until_interrupted
+from clonos.cli.options import Listed, Output, echo, until_interrupted
 from clonos.errors import BrokerUnavailable, EnvironmentFault, TopicMissing
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def create(
             reason: KafkaError = error.args[0]
             if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _not_created(name, reason) from error
-            typer.echo(f"{name} exists already")
+            echo(f"{name} exists already")
         else:
-            typer.echo(f"{name} created")
+            echo(f"{name} created")
 
 
 def produce(
@@ -138,7 +138,7 @@ def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_js
             newest_at = time.monotonic()
             error = message.error()
             if error is None:
-                typer.echo(_as_json(message) if as_json else _as_text(message))
+                echo(_as_json(message) if as_json else _as_text(message))
             elif error.code() == KafkaError._PARTITION_EOF:
                 open_ends.discard(message.partition() or 0)
             elif not error.retriable():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
+from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect, echo
 from clonos.errors import NotFound
 from clonos.resources.recovery_descriptions import PHASES
 
@@ -97,7 +97,7 @@ def explain(
     if output is Output.JSON:
         show.show_json(incident)
     elif markdown:
-        typer.echo(post_mortem(incident), nl=False)
+        echo(post_mortem(incident), nl=False)
     else:
         show.console().print(Group(*_lines(incident)))
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from clonos.cli.options import echo
+
 
 def report(
     files: Annotated[list[str], typer.Argument(help="Files with --json output; - is standard input.")],
@@ -24,4 +26,4 @@ def report(
     if done.returncode:
         raise typer.Exit(done.returncode)
     output.write_bytes(done.stdout)
-    typer.echo(str(output))
+    echo(str(output))

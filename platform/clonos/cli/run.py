@@ -125,11 +125,12 @@ def pool_driver(
 def _event_writer(output: TextOutput) -> Iterator[EventHandler]:
     """A writer of JSON lines on stdout. With JSON output, the job's own prints go to stderr."""
     from clonos.telemetry.events import as_line
+    from clonos.telemetry.printable import printable_json
 
     out = sys.stdout
 
     def write_line(event: dict[str, object]) -> None:
-        out.write(as_line(event) + "\n")
+        out.write(printable_json(as_line(event)) + "\n")
         out.flush()
 
     if output is TextOutput.JSON:
@@ -141,14 +142,13 @@ def _event_writer(output: TextOutput) -> Iterator[EventHandler]:
 
 @contextlib.contextmanager
 def _reporter(job: str, output: TextOutput, write_line: EventHandler, *, live: bool) -> Iterator[EventHandler]:
-    from rich.console import Console
-
     from clonos.telemetry.events import log_event
+    from clonos.telemetry.printable import console
 
-    console = Console(stderr=True)
+    out = console(stderr=True)
     if output is TextOutput.JSON:
         yield write_line
-    elif live and console.is_terminal and not console.is_dumb_terminal:
+    elif live and out.is_terminal and not out.is_dumb_terminal:
         from clonos.cli.live import LiveView
 
         with LiveView(job) as view:

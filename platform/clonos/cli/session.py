@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Api, Context, Limit, Listing, Lists, Token, connect
+from clonos.cli.options import Api, Context, Limit, Listing, Lists, Token, connect, echo
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="List and end the sessions of the dashboard.")
@@ -62,7 +62,7 @@ def revoke(
         )
     with connect(api, token, context) as client:
         if subject:
-            typer.echo(f"Ended sessions of {subject}: {client.sessions.revoke_all(subject)}")
+            echo(f"Ended sessions of {subject}: {client.sessions.revoke_all(subject)}")
         for id in sessions or []:
             client.sessions.revoke(id)
-            typer.echo(f"{id} is ended.")
+            echo(f"{id} is ended.")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import typer
 from pydantic import BaseModel
 from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clonos.cli.options import Listing
+from clonos.cli.options import Listing, echo
 from clonos.resources.base import Page
 from clonos.resources.figures import age as age
 from clonos.resources.figures import clock as clock
 from clonos.resources.figures import duration as duration
 from clonos.resources.figures import number as number
 from clonos.resources.figures import size as size
+from clonos.telemetry.printable import console as printable_console
 
 T = TypeVar("T", bound=BaseModel)
 Cell = str | Text | None
@@ -37,7 +37,7 @@ _STYLES: Final = {
 
 def console(*, stderr: bool = False) -> Console:
     """A console that prints plain text unless it is a terminal."""
-    out = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    out = printable_console(stderr=stderr, soft_wrap=True)
     if not out.is_terminal:
         out.width = _WIDE
     return out
@@ -45,7 +45,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def show_json(value: BaseModel | Mapping[str, Any] | Sequence[Any]) -> None:
     """Print a REST body as one JSON line."""
-    typer.echo(to_json(value, by_alias=True))
+    echo(to_json(value, by_alias=True))
 
 
 def show_list(page: Page[T], output: Listing, columns: Columns[T], name: Callable[[T], str], *, none: str) -> None:
@@ -62,9 +62,9 @@ def show_list(page: Page[T], output: Listing, columns: Columns[T], name: Callabl
         show_json(page)
     elif output is Listing.NAME:
         for row in page.data:
-            typer.echo(name(row))
+            echo(name(row))
     elif not page.data:
-        typer.echo(none, err=True)
+        echo(none, err=True)
     else:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for title in columns:
@@ -73,17 +73,12 @@ def show_list(page: Page[T], output: Listing, columns: Columns[T], name: Callabl
             table.add_row(*(cell if (cell := column(row)) is not None else "-" for column in columns.values()))
         console().print(table)
         if page.has_more:
-            typer.echo("More results exist; raise --limit.", err=True)
+            echo("More results exist; raise --limit.", err=True)
 
 
 def state(name: str) -> Text:
     """The name of a state (of a job, host, standby or cluster) in its colour."""
     return Text(name, _STYLES.get(name, ""))
-
-
-def plain(text: str) -> Text:
-    """`text` without an interpretation of brackets as markup."""
-    return Text(text)
 
 
 def short(text: str, width: int = 60) -> str:

@@ -35,7 +35,7 @@ def status(
         show.show_json(state)
     else:
         console = show.console()
-        console.print(_word(state.health), show.plain(state.summary))
+        console.print(_word(state.health), state.summary)
         if state.jobs:
             console.print()
             show.show_list(
@@ -52,7 +52,7 @@ def status(
                 none="",
             )
         hosts = ", ".join(f"{name} {host}" for name, host in state.hosts.items())
-        console.print(show.plain(f"\nHosts: {hosts or 'none'}. {_kafka(state.dependencies)}"))
+        console.print(f"\nHosts: {hosts or 'none'}. {_kafka(state.dependencies)}")
     if check and state.health == "failing":
         raise typer.Exit(1)
 

@@ -21,6 +21,7 @@ from clonos.cli.options import (
     StandbyCount,
     Token,
     connect,
+    echo,
     pairs,
 )
 from clonos.cli.progress import Quiet, running
@@ -75,7 +76,7 @@ def submit(
         request = JobCreate(spec=submission.spec, artifact=artifact.id, start=start, start_from=point)
         job = client.jobs.create(request)
         if output is Output.TABLE:
-            typer.echo(f"{job.name} is submitted (job {job.id}, code {artifact.id[:12]}).")
+            echo(f"{job.name} is submitted (job {job.id}, code {artifact.id[:12]}).")
             if start:
                 show_capacity(client, job)
         if wait and start:
@@ -87,8 +88,8 @@ def submit(
 
             follow(client, job.id, as_json=output is Output.JSON)
         elif wait and start:
-            typer.echo(f"{job.name} is {job.state}{f' on {job.host}' if job.host else ''}.")
+            echo(f"{job.name} is {job.state}{f' on {job.host}' if job.host else ''}.")
         elif start:
-            typer.echo(f"Watch it with: clonos job watch {job.name}")
+            echo(f"Watch it with: clonos job watch {job.name}")
         else:
-            typer.echo(f"Start it with: clonos job start {job.name}")
+            echo(f"Start it with: clonos job start {job.name}")

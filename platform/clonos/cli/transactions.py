@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Listing, Lists, confirm
+from clonos.cli.options import Listing, Lists, confirm, echo
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="Show and abort open transactions of Kafka.")
@@ -39,12 +39,12 @@ def list_transactions(
     ]
     if output is Listing.JSON:
         data = [msgspec.to_builtins(row) | {"job": row.job} for row in rows]
-        typer.echo(msgspec.json.encode({"data": data, "has_more": False, "next": None}))
+        echo(msgspec.json.encode({"data": data, "has_more": False, "next": None}))
     elif output is Listing.NAME:
         for row in rows:
-            typer.echo(row.id)
+            echo(row.id)
     elif not rows:
-        typer.echo("No transaction is open.", err=True)
+        echo("No transaction is open.", err=True)
     else:
         table = Table("transactional id", "job", "state", "since", "timeout", "topics", box=None, header_style="dim")
         for row in rows:
@@ -78,10 +78,10 @@ def abort(
         )
     due = [row.id for row in listed if row.is_open and (row.job == job if job is not None else row.id in (ids or ()))]
     if not due:
-        typer.echo("None of them has an open transaction.", err=True)
+        echo("None of them has an open transaction.", err=True)
         return
     if not yes:
         confirm(f"Abort {len(due)} open transactions: {', '.join(due)}?")
     transactions.abort(kafka, jars, due)
     for name in due:
-        typer.echo(name)
+        echo(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Output
+from clonos.cli.options import Listed, Output, echo
 from clonos.cli.progress import Progress, Quiet
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def verify(
         kafka = reachable_kafka(Settings())
         result = audit_output(kafka, job, topics=topic or (), seconds=seconds, on_read=show)
     if output is Output.JSON:
-        typer.echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
+        echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:
         print_verification(result)
-        typer.echo(f"For the dashboard: clonos job verify {job}")
+        echo(f"For the dashboard: clonos job verify {job}")
     if not result.clean:
         raise typer.Exit(1)
 
@@ -58,12 +58,12 @@ def verify(
 def print_verification(result: OutputAudit | Verification) -> None:
     """Print what an audit of a job's output proved and found."""
     for query, (first, last) in sorted(result.verified.items()):
-        typer.echo(f"{query}: verified from epoch {first} through epoch {last}.")
+        echo(f"{query}: verified from epoch {first} through epoch {last}.")
     if result.verified:
-        typer.echo(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
+        echo(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
     for lane in result.repeated:
-        typer.echo(f"Published twice: {lane}.")
+        echo(f"Published twice: {lane}.")
     for epoch in result.incomplete:
-        typer.echo(f"Markers are missing: {epoch}.")
+        echo(f"Markers are missing: {epoch}.")
     if result.reason:
-        typer.echo(f"Not verified. {result.reason}")
+        echo(f"Not verified. {result.reason}")

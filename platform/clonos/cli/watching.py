@@ -6,12 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.live import Live
 from rich.text import Text
 
 from clonos.cli.events import line_of
-from clonos.cli.options import until_interrupted
+from clonos.cli.options import echo, until_interrupted
 from clonos.cli.picture import Inspection, fetch, picture
 from clonos.cli.show import console, show_json, state
 from clonos.client.jobs import ENDED
@@ -77,7 +76,7 @@ def _print_events(client: Client, job: Job, *, as_json: bool) -> Job:
     _, newest = client.events.newest(1, job=job.id)
     job = client.jobs.get(job.id)  # after the request above, so that no change is missed
     if not as_json:
-        typer.echo(f"{job.name} is {job.state}, generation {job.generation}.")
+        echo(f"{job.name} is {job.state}, generation {job.generation}.")
     if is_over(job):
         return job
     stop = threading.Event()
@@ -85,7 +84,7 @@ def _print_events(client: Client, job: Job, *, as_json: bool) -> Job:
         if as_json:
             show_json(event)
         else:
-            typer.echo(line_of(event).plain)
+            echo(line_of(event).plain)
         if event.type.startswith("job."):
             job = client.jobs.get(job.id)
             if is_over(job):

@@ -147,17 +147,17 @@ def _sentence(outcome: Outcome) -> Text:
 def _picture(progress: Progress) -> RenderableType:
     counters = progress.counters
     table = Table.grid(padding=(0, 2))
-    table.add_row("[bold]input", f"{progress.records_in} records")
-    table.add_row("[bold]output", _counts(progress))
+    table.add_row(Text("input", "bold"), f"{progress.records_in} records")
+    table.add_row(Text("output", "bold"), _counts(progress))
     repeated_style = "bold red" if progress.repeats else "green"
-    table.add_row("[bold]published twice", Text(str(progress.repeats), style=repeated_style))
-    table.add_row("[bold]kill -9", f"{progress.kills} of {progress.kills_planned}")
-    table.add_row("[bold]silent for", f"{progress.silent_s:.1f} s")
+    table.add_row(Text("published twice", "bold"), Text(str(progress.repeats), style=repeated_style))
+    table.add_row(Text("kill -9", "bold"), f"{progress.kills} of {progress.kills_planned}")
+    table.add_row(Text("silent for", "bold"), f"{progress.silent_s:.1f} s")
     if counters.generation:
-        table.add_row("[bold]generation", str(counters.generation))
-        table.add_row("[bold]lanes skipped on replay", str(counters.skipped_lanes))
+        table.add_row(Text("generation", "bold"), str(counters.generation))
+        table.add_row(Text("lanes skipped on replay", "bold"), str(counters.skipped_lanes))
         table.add_row(
-            "[bold]determinants",
+            Text("determinants", "bold"),
             f"{counters.determinants_recorded} recorded, {counters.determinants_replayed} replayed",
         )
     return Group(

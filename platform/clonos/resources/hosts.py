@@ -9,11 +9,11 @@ from pydantic import Field, field_validator
 
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
-from clonos.resources.base import HostName, Moment, Resource
+from clonos.resources.base import PLAIN, HostName, Moment, Resource
 from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode
 
-_Text = Annotated[str, Field(max_length=256)]
+_Text = Annotated[str, Field(max_length=256, pattern=PLAIN)]
 
 
 class HostState(StrEnum):
@@ -38,8 +38,8 @@ class HostRegister(Resource):
     """
 
     name: HostName
-    instance: str = Field(max_length=100)
-    failure_domain: str = Field("", max_length=100)
+    instance: str = Field(max_length=100, pattern=PLAIN)
+    failure_domain: str = Field("", max_length=100, pattern=PLAIN)
     slots: int = Field(2, ge=1, le=1000)
     versions: dict[_Text, _Text] = Field(default_factory=dict, max_length=20)
     labels: dict[_Text, _Text] = Field(default_factory=dict, max_length=64)

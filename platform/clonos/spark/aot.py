@@ -16,7 +16,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, struct, to_json
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from rich.console import Console
 
 from clonos.embedded import aot
 from clonos.embedded.broker import EmbeddedKafka
@@ -30,6 +29,7 @@ from clonos.spark.jvm import aot_file
 from clonos.spark.kafka_clients import JvmProducer
 from clonos.spark.session import build_session
 from clonos.spark.spooling import FORMAT, SpooledRows, WriteLimits, spooling
+from clonos.telemetry.printable import console
 
 _TOPIC = "training"
 _OUTPUT = "trained"
@@ -135,12 +135,12 @@ class _Published:
 
 
 if __name__ == "__main__":
-    console = Console(highlight=False, soft_wrap=True)
+    out = console(soft_wrap=True)
     began = time.monotonic()
     try:
         caches = train(Settings())
     except ClonosError as failure:
         sys.exit(str(failure))
     for cache in caches:
-        console.print(f"{cache} ({cache.stat().st_size // 2**20} MB)")
-    console.print(f"Start-up caches: {len(caches)}, in {time.monotonic() - began:.0f} s.")
+        out.print(f"{cache} ({cache.stat().st_size // 2**20} MB)")
+    out.print(f"Start-up caches: {len(caches)}, in {time.monotonic() - began:.0f} s.")

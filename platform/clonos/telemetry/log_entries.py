@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from clonos.errors import CLASSES
 from clonos.telemetry.event_text import level_of, text_of
+from clonos.telemetry.printable import printable
 
 Level = Literal["debug", "info", "warning", "error"]
 Process = Literal["driver", "standby", "spark-jvm", "python-worker"]
@@ -39,9 +40,6 @@ _LEVEL_OF: Final[Mapping[str, Level]] = {
     **dict.fromkeys(("error", "exception", "critical", "fatal"), "error"),
 }
 _LEVEL_NAMES: Final = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
-# Colours and other control sequences of terminals; then control characters, except the tab, and lone surrogates.
-_TERMINAL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_CONTROL: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _DATED: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|\d\d/\d\d/\d\d \d\d:\d\d:\d\d)\s+(\S.*)"
@@ -241,10 +239,8 @@ def plain(line: str) -> str:
     """`line` without control sequences of terminals. Of text that a carriage return overwrites, the last remains."""
     if line.isprintable():
         return line
-    line = _TERMINAL.sub("", line)
-    if "\r" in line:
-        line = next((part for part in reversed(line.split("\r")) if part), "")
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", line)
+    parts = printable(line.replace("\r", "\n")).split("\n")
+    return next((part for part in reversed(parts) if part), "")
 
 
 def joined(entry: LogEntry, more: LogEntry) -> LogEntry:

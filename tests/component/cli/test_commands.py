@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from typer.testing import Result
 from clonos import errors
 from clonos.cli import host as host_commands
 from clonos.cli import progress, watching
+from clonos.cli.app import main
 from clonos.client.contexts import resolve
 from clonos.client.credentials import Credentials
 from clonos.jobs.spec import JobSpec, Standbys
@@ -60,6 +62,38 @@ def test_an_empty_list_prints_a_message_on_stderr(clonos: Clonos) -> None:
     assert result.stdout == ""
     assert "There are no savepoints." in result.stderr
     assert clonos("savepoint", "ls", "-o", "name").output == ""
+
+
+HOSTILE = "\x1b]0;PWNED\x07\x1b[2J\x9b31m[/x] [bold]b"
+
+
+@pytest.mark.parametrize("command", ["job exceptions wordcount", "job inspect wordcount", "host ls", "job ls -o json"])
+def test_text_of_the_server_is_neither_markup_nor_executed(clonos: Clonos, service: FakeService, command: str) -> None:
+    """An error text with brackets ended the command with a traceback; a control sequence reached the terminal."""
+    service.add("wordcount", generation=2, host="host-2")
+    failure = BROKEN.model_copy(update={"what": f"It broke: {HOSTILE}", "hint": HOSTILE})
+    service.exceptions.append(JobException(seq=1, at=NOW, generation=1, failure=failure))
+    service.hosts.append(host().model_copy(update={"failure_domain": HOSTILE, "versions": {"spark": HOSTILE}}))
+    result = clonos(*command.split())
+    assert result.exit_code == 0
+    assert not {"\x1b", "\x07", "\x9b"} & set(result.output)
+    assert "[/x] [bold]b" in result.output or command in ("job ls -o json", "job inspect wordcount")
+
+
+def test_an_error_of_the_server_is_printed_as_text(
+    service: FakeService, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["clonos", "job", "inspect", "wordcount"])
+
+    def refuse() -> None:
+        raise errors.SpecError(f"No: {HOSTILE}")
+
+    monkeypatch.setattr("clonos.cli.app.app", refuse)
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr().err
+    assert "No: \ufffd]0;PWNED" in printed or "No: \ufffd31m" in printed
+    assert not {"\x1b", "\x07", "\x9b"} & set(printed)
 
 
 def test_inspect_shows_state_recovery_and_error(clonos: Clonos, service: FakeService) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from clonos.cli.app import app
 from support.scripted import ScriptedAgent, create, spec, upload
 from support.serving import ApiProcess, Served
 
@@ -218,3 +220,22 @@ def test_equal_refusals_are_one_entry_that_counts_them(service: Served, caller: 
         "stop": None,
     }
     assert len(counted) == 2
+
+
+def test_a_refused_path_cannot_write_to_a_terminal_or_hide_entries(
+    service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody needs a token to get a path into the audit log, which admins read on their terminals."""
+    paths = ("/%1b]0;PWNED%07%1b[2J", "/%5b/x%5d[bold]", "/%c2%9b31m%e2%80%ae%0a2026")
+    with service.client("clonos_none_none") as eve:
+        for path in paths:
+            assert eve.get(f"{service.url}{path}").status_code == 401
+    texts = [json.dumps(entry, ensure_ascii=False) for entry in audit(service)]
+    assert all(text.isprintable() for text in texts)
+    assert sum("[/x][bold]" in text for text in texts) == 1
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("CLONOS_API", service.url)
+    monkeypatch.setenv("CLONOS_TOKEN", (service.settings.home / "admin.token").read_text().strip())
+    printed = CliRunner().invoke(app, ["audit"])
+    assert printed.exit_code == 0, printed.exception
+    assert "[/x][bold]" in printed.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import secrets
 import stat
 import time
 import zipfile
@@ -26,7 +27,7 @@ from clonos_api.replica import Replica
 from clonos_api.settings import ApiSettings
 from clonos_api.store import lookups
 from clonos_api.store.db import schema
-from support.scripted import CODE, create, spec, upload
+from support.scripted import CODE, ScriptedAgent, create, spec, upload
 from support.serving import Served, served
 
 Callers = Callable[..., httpx.Client]
@@ -52,6 +53,26 @@ def test_a_value_that_is_no_text_or_number_is_refused(ada: httpx.Client, name: s
         answer = posted(ada, path, sent)
         assert answer.status_code == 422, (path, answer.text)
     assert ada.get(f"/jobs/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "a\nb", "\x7f", "\x9b31m"])
+def test_control_characters_are_refused_where_names_and_labels_are_shown(
+    service: Served, ada: httpx.Client, name: str, text: str
+) -> None:
+    body = {"spec": spec(name, labels={"team": text}), "artifact": upload(ada), "start": False}
+    assert ada.post("/jobs", json=body).status_code == 422
+    create(ada, name)
+    patched = ada.patch(f"/jobs/{name}", json={"spec": body["spec"]}, headers={"If-Match": "*"})
+    assert patched.status_code == 422
+    with ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
+        for field, value in (
+            ("failure_domain", text),
+            ("labels", {"rack": text}),
+            ("versions", {"java": text}),
+            ("limits", [text]),
+        ):
+            host = {"name": agent.name, "instance": agent.instance, field: value}
+            assert agent.client.post("/hosts", json=host).status_code == 422, field
 
 
 def test_numbers_of_a_specification_have_limits(ada: httpx.Client, name: str) -> None:
