@@ -252,7 +252,7 @@ def _copy(source: Path, target: Path) -> int:
     size = 0
     for file in _files(source):
         if file == source / OWNER_FILE:
-            continue  # whoever makes the copy is its owner
+            continue  # the copy has an owner file of its own
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         _copy_file(file, copy)
