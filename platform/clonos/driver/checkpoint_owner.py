@@ -2,7 +2,8 @@
 
 The control plane compares the spelling of locations, but a link, a mount or another file system may lead to the same
 directory. So a driver, and each process that restores, rewinds, copies or deletes a checkpoint or savepoint, reads the
-file in the directory itself, and in the directories above it. No copy contains it: the process that makes a folder writes it.
+file in the directory itself, and in the directories above it. No copy contains it: the process that makes a folder
+writes it.
 """
 
 from __future__ import annotations
