@@ -16,7 +16,7 @@ from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RE
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.placement import HOST_LABEL
 from clonos_api.settings import ApiSettings
-from clonos_api.store import clusters, hosts, operations, planned_moves, runs
+from clonos_api.store import clusters, hosts, jobs, operations, planned_moves, runs
 from clonos_api.store.db.clock import now
 from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import HostRow, JobRow, JobVersionRow, OperationRow, RunRow
@@ -76,6 +76,8 @@ async def begin(
     current = planned_moves.of(job)
     if current is not None and (current.handed_at is not None or current.failure is not None):
         raise StateConflict(f"The driver of job {job.name} is being replaced.", hint="retry when the move has ended.")
+    if current is not None and kind == "move" and current.cause == "upgrade" and current.version == job.version:
+        job = await jobs.revert(session, job, current.previous)  # the move replaces the upgrade
     arguments = {"to": to.name if to is not None else None} if kind == "move" else {"version": job.version}
     operation = await operations.begin(
         session, kind, job=job.id, arguments=arguments, timeout_s=timeout_s + _MARGIN_S, by=by
@@ -91,16 +93,16 @@ async def begin(
         to=to.id if to is not None else None,
         version=job.version if kind == "upgrade" else run.order["version"],
         previous=run.order["version"],
-        kept=await _standbys_before(session, job) if kind == "upgrade" else 0,
+        kept=await _standbys_before(session, job, run.order["version"]) if kind == "upgrade" else 0,
         until=await now(session) + timedelta(seconds=timeout_s),
     )
     await planned_moves.begin(session, job, moving)
     return operation
 
 
-async def _standbys_before(session: AsyncSession, job: JobRow) -> int:
-    """Returns the number of standbys of the previous version; the job may revert to that version."""
-    previous = await session.get(JobVersionRow, (job.id, job.version - 1))
+async def _standbys_before(session: AsyncSession, job: JobRow, version: int) -> int:
+    """Returns the number of standbys of the driver's version; the job may revert to that version."""
+    previous = await session.get(JobVersionRow, (job.id, version))
     return 0 if previous is None else JobSpec.model_validate(previous.spec).spec.standby.dedicated_replicas
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-import yaml
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,7 +13,9 @@ from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
 from clonos.resources.hosts import HostState
 from clonos.resources.incidents import sentence
-from clonos.resources.jobs import Job, JobException, JobState, JobVersion, Run
+from clonos.resources.jobs import Job, JobException, JobState, JobVersion, Run, VersionDiff
+from clonos.resources.service import Role
+from clonos_api.admission import version_diff
 from clonos_api.dashboard.graph_layout import layout
 from clonos_api.dashboard.job_live import Lead, line_of
 from clonos_api.dashboard.live import PulseDep
@@ -61,9 +61,15 @@ async def show_job(
     tab: Tab = "overview",
     version: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Show one tab of a job; in the tab ``configuration`` with the difference between `version` and the newest one."""
+    """Show one tab of a job; in the tab ``configuration`` compared with `version`."""
     board = await pulse.boards.newest()
     line = line_of(board, row.id)
+    diff: VersionDiff | None = None
+    if tab == "configuration" and version is not None:
+        async with database.reading() as session:
+            stored = [await jobs.stored_version(session, row, number) for number in (version, row.version)]
+        owns = caller.may(Role.ADMIN) or caller.subject == row.created_by  # as for the content of artifacts
+        diff = await version_diff.compare(database, *stored, code=owns)
     async with database.reading() as session:
         names = await lookups.hosts_of_runs(session, [row.run])
         shown = views.job(row, names.get(row.run or ""))
@@ -80,6 +86,8 @@ async def show_job(
             "cluster": await _cluster(session, shown.spec.spec.cluster),
             "run": await _run(session, row, names),
             **_decisions(shown.failure.hint if shown.failure else ""),
+            "worked": await jobs.worked(session, row, but=row.version),
+            "diff": diff,
             "tab": tab,
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),
@@ -159,20 +167,10 @@ async def _logs(session: AsyncSession, row: JobRow, version: int | None) -> dict
 
 
 async def _configuration(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    versions = [views.resource(JobVersion, stored) for stored in (await jobs.versions(session, row.id, _ROWS)).rows]
-    other = next((listed for listed in versions if listed.version == version), None)
-    newest = versions[0] if versions else None
-    diff = [] if other is None or newest is None else _difference(other, newest)
-    return {"versions": versions, "text": _text(newest) if newest else "", "other": other, "diff": diff}
-
-
-def _difference(old: JobVersion, new: JobVersion) -> list[str]:
-    before, after = ([*_text(version).splitlines(), f"# code {version.artifact}"] for version in (old, new))
-    return list(difflib.unified_diff(before, after, f"version {old.version}", f"version {new.version}", lineterm=""))
-
-
-def _text(version: JobVersion) -> str:
-    return yaml.safe_dump(version.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), sort_keys=False)
+    rows = (await jobs.versions(session, row.id, _ROWS)).rows
+    present = next((stored for stored in rows if stored.version == row.version), None)
+    versions = [views.resource(JobVersion, stored) for stored in rows]
+    return {"versions": versions, "text": version_diff.text_of(present) if present else ""}
 
 
 _TABS: Final = {

@@ -40,7 +40,12 @@ async def apply(
     reverted = next((decision for decision in decisions if isinstance(decision, d.RevertVersion)), None)
     spec = driver_spec(case.job, previous, locations, case.clusters, case.restore(locations)) if placed else None
     move = applying_standbys.update_move(case, decisions, locations, moment)
-    job = case.job if reverted is None else await jobs.revert(session, case.job, reverted.version)
+    ended = next((decision for decision in decisions if isinstance(decision, d.EndMove)), None)
+    job = case.job
+    if reverted is not None:
+        job = await jobs.revert(session, job, reverted.version, run=None)
+    elif ended is not None and ended.version is not None:
+        job = await jobs.revert(session, job, ended.version)
     job = await _update_job(session, job, decisions, spec, moment, move.columns)
     for decision in decisions:
         if isinstance(decision, d.BeginRecovery):

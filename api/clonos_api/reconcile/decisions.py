@@ -186,9 +186,13 @@ class RevertVersion:
 
 @dataclass(frozen=True)
 class EndMove:
-    """Ends the planned move; `failure` is None if it succeeded."""
+    """Ends the planned move; `failure` is None if it succeeded.
+
+    `version` is the version that the next start runs after a failed upgrade; None: the choice stays.
+    """
 
     failure: Failure | None = None
+    version: int | None = None
 
 
 Decision = (

@@ -43,7 +43,7 @@ def judge(kind: str, progress: Progress) -> Completed | Failed | None:
     progress.
     """
     match kind:
-        case "start" | "restart" | "resolve":
+        case "start" | "restart" | "resolve" | "rollback":
             return _started(progress)
         case "stop":
             return _stopped(progress)

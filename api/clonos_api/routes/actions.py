@@ -1,4 +1,4 @@
-"""REST routes for actions on a job: start, stop, restart, move, upgrade, resolve, cancel, verify.
+"""REST routes for actions on a job: start, stop, restart, move, upgrade, roll back, resolve, cancel, verify.
 
 Each responds 202 with an operation.
 """
@@ -14,8 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import (
     DesiredState,
+    JobState,
     MoveRequest,
     ResolveRequest,
+    RollbackRequest,
     StartFrom,
     StopMode,
     StopRequest,
@@ -45,6 +47,8 @@ _START_S: Final = CLAIM_S + _MARGIN_S
 _STOP_MARGIN_S: Final = STOP_MARGIN_S + FORCE_S + _MARGIN_S
 _SAVEPOINT_S: Final = SAVEPOINT_S + 300.0
 _CANCEL_S: Final = CANCEL_S + _MARGIN_S
+# A rollback does not start a job that was not started, or that has worked through its input.
+_NOT_STARTED: Final = (JobState.CREATED, JobState.FINISHED)
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {**LOCATION, **problems(412)}
 _ANSWERS: Final[dict[str, Any]] = {"status_code": 202, "response_model": Operation, "responses": _RESPONSES}
 
@@ -161,6 +165,39 @@ async def upgrade_job(
             version = matched_version(action.if_match, row.version)
             row = await job_changes.store(session, action.caller, row, request, settings, version=version)
         return await planned_moves.begin(session, row, "upgrade", request.timeout_s, action.caller.subject)
+
+    return await action.begin(begin)
+
+
+@router.post("/{job}/rollback", **_ANSWERS)
+async def roll_back_job(
+    action: ActionDep,
+    settings: SettingsDep,
+    body: Annotated[RollbackRequest | None, Body()] = None,
+) -> Response:
+    """Return to another version of a job: of a running job by an upgrade to it, of one that failed by a start.
+
+    A stopped job only changes its version.
+    """
+    request = body or RollbackRequest()
+
+    async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+        row = await job_changes.roll_back(session, action.caller, row, request.version, settings)
+        wanted = row.desired_state == DesiredState.RUNNING and row.state not in _NOT_STARTED
+        if wanted and row.state == JobState.RUNNING:
+            return await planned_moves.begin(session, row, "upgrade", request.timeout_s, action.caller.subject)
+        operation = await operations.begin(
+            session,
+            "rollback",
+            job=row.id,
+            arguments={"version": row.version},
+            timeout_s=_START_S,
+            by=action.caller.subject,
+        )
+        if not wanted:
+            return await operations.complete(session, operation, {"version": row.version})
+        await jobs.desire(session, row, DesiredState.RUNNING, restart=row.state != JobState.FAILED)
+        return operation
 
     return await action.begin(begin)
 

@@ -11,9 +11,26 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Page
-from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobSummary, JobVersion
+from clonos.resources.jobs import (
+    DesiredState,
+    Job,
+    JobCreate,
+    JobPatch,
+    JobState,
+    JobSummary,
+    JobVersion,
+    VersionDiff,
+)
 from clonos.resources.service import JobValidation, Operation, Role
-from clonos_api.admission import artifact_bytes, checkpoint_owners, clusters, job_changes, spec_checks, start_points
+from clonos_api.admission import (
+    artifact_bytes,
+    checkpoint_owners,
+    clusters,
+    job_changes,
+    spec_checks,
+    start_points,
+    version_diff,
+)
 from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import TEXT, IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
@@ -157,6 +174,21 @@ async def list_job_versions(
     """List the versions of a job's specification, newest first."""
     async with database.reading() as session:
         return views.page(JobVersion, await jobs.versions(session, row.id, window))
+
+
+@router.get("/{job}/versions/diff")
+async def compare_job_versions(
+    caller: Viewer,
+    database: DatabaseDep,
+    row: OwnJob,
+    before: Annotated[int, Query(ge=1, description="Number of a version.")],
+    after: Annotated[int | None, Query(ge=1, description="Another one; default: that of the next start.")] = None,
+) -> VersionDiff:
+    """Compare the specification and the code of two versions of a job, as its owner."""
+    async with database.reading() as session:
+        old = await jobs.stored_version(session, row, before)
+        new = await jobs.stored_version(session, row, after if after is not None else row.version)
+    return await version_diff.compare(database, old, new, code=True)
 
 
 async def _shown(database: DatabaseDep, row: JobRow, response: Response) -> Job:

@@ -14,7 +14,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
@@ -28,7 +28,7 @@ from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_number, by_time
 from clonos_api.store.db.rows import insert_new, new_id, require_row, upsert
 from clonos_api.store.db.swap import swap
-from clonos_api.store.tables import JobNameRow, JobRow, JobVersionRow
+from clonos_api.store.tables import GenerationRow, JobNameRow, JobRow, JobVersionRow, RunRow
 
 # States without a running driver and without a transition in progress.
 _COMPARED: Final = 200  # newest names with which an unknown name is compared
@@ -154,23 +154,43 @@ async def patch(
     columns: dict[str, Any] = {}
     if spec is not None:
         columns |= {"spec": as_written(spec), "labels": dict(spec.metadata.labels)}
-    row = await change(session, job, artifact=artifact or job.artifact, version=version + 1, **columns)
+    newest = await session.scalar(select(func.max(JobVersionRow.version)).where(JobVersionRow.job == job.id))
+    row = await change(session, job, artifact=artifact or job.artifact, version=(newest or version) + 1, **columns)
     await _remember_version(session, row, by)
     events.append(session, "job.updated", job=row.id, data={"version": row.version})
     await audit.asked(session, "job.update", row.id, version=row.version)
     return row
 
 
-async def revert(session: AsyncSession, job: JobRow, version: int) -> JobRow:
-    """Roll a job back: the specification and code of an older version become a new version."""
-    old = require_row(await session.get(JobVersionRow, (job.id, version)), f"version {version} of job {job.name!r}")
+async def revert(session: AsyncSession, job: JobRow, version: int, **columns: Any) -> JobRow:
+    """Make another version of a job the one that its next start runs; newer versions remain in the history.
+
+    `columns` are other columns to set.
+    """
+    old = await stored_version(session, job, version)
     labels = old.spec["metadata"].get("labels") or {}
-    row = await change(
-        session, job, spec=old.spec, labels=labels, artifact=old.artifact, version=job.version + 1, run=None
-    )
-    await _remember_version(session, row, "clonos")
-    events.append(session, "job.updated", job=row.id, data={"version": row.version, "again": version})
+    row = await change(session, job, spec=old.spec, labels=labels, artifact=old.artifact, version=version, **columns)
+    events.append(session, "job.updated", job=row.id, data={"version": version, "instead": job.version})
+    await audit.asked(session, "job.revert", row.id, version=version, instead=job.version)
     return row
+
+
+async def stored_version(session: AsyncSession, job: JobRow, version: int) -> JobVersionRow:
+    """The row of one version of a job."""
+    return require_row(await session.get(JobVersionRow, (job.id, version)), f"version {version} of job {job.name!r}")
+
+
+async def worked(session: AsyncSession, job: JobRow, *, but: int | None = None) -> int | None:
+    """The stored version of which a driver finished an epoch last, other than version `but`; None: there is none."""
+    version = RunRow.order["version"].as_integer()
+    query = (
+        select(version)
+        .join(GenerationRow, and_(GenerationRow.job == RunRow.job, GenerationRow.run == RunRow.id))
+        .join(JobVersionRow, and_(JobVersionRow.job == RunRow.job, JobVersionRow.version == version))
+        .where(RunRow.job == job.id, GenerationRow.epochs > 0, version != (but if but is not None else 0))
+        .order_by(GenerationRow.generation.desc())
+    )
+    return await session.scalar(query.limit(1))
 
 
 async def desire(

@@ -19,7 +19,7 @@ from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import new_id, require_row
 from clonos_api.store.db.swap import swap
-from clonos_api.store.tables import OperationRow
+from clonos_api.store.tables import JobRow, OperationRow
 
 
 async def begin(
@@ -79,7 +79,10 @@ async def expire(session: AsyncSession) -> list[OperationRow]:
     moment = await now(session)
     expired = []
     for row in rows:
-        late = new_failure(OperationTimedOut, f"The operation {row.kind} was not complete at its deadline.", at=moment)
+        job = await session.get(JobRow, row.job) if row.job is not None else None
+        cause = f" The job's last error: {job.failure['what']}" if job is not None and job.failure else ""
+        what = f"The operation {row.kind} was not complete at its deadline.{cause}"
+        late = new_failure(OperationTimedOut, what, at=moment)
         expired.append(await fail(session, row, late))
     return expired
 

@@ -53,6 +53,7 @@ from clonos_api.store.tables import (
     HostRow,
     IdempotencyRow,
     JobRow,
+    JobVersionRow,
     LeaseRow,
     OperationRow,
     RecoveryRow,
@@ -164,12 +165,26 @@ def _stop_jobs(connection: Connection, moment: datetime) -> list[str]:
     canceled = JobRow.desired_state == DesiredState.CANCELED
     for which, state in ((moving & canceled, JobState.CANCELED), (moving, JobState.STOPPED)):
         connection.execute(update(JobRow).where(which).values(state=state, state_since=moment))
+    for job, move in connection.execute(select(JobRow.id, JobRow.moving)).all():
+        if move and move["cause"] == "upgrade" and not move.get("failure"):
+            _end_upgrade(connection, job, move)
     nothing: dict[str, Any] = dict.fromkeys(
         ("state_deadline", "stop", "start_from", "resolutions", "run", "moving"), None
     )
     values = {"observed_nonce": JobRow.restart_nonce, "row_version": JobRow.row_version + 1, **nothing}
     connection.execute(update(JobRow).values(values))
     return ran
+
+
+def _end_upgrade(connection: Connection, job: str, move: dict[str, Any]) -> None:
+    """Let the next start run the version that worked: the upgrade does not continue."""
+    version = select(JobVersionRow.spec, JobVersionRow.artifact)
+    version = version.where(JobVersionRow.job == job, JobVersionRow.version == move["previous"])
+    if (old := connection.execute(version).one_or_none()) is None:
+        return
+    labels = old.spec["metadata"].get("labels") or {}
+    values = {"version": move["previous"], "spec": old.spec, "labels": labels, "artifact": old.artifact}
+    connection.execute(update(JobRow).where(JobRow.id == job, JobRow.version == move["version"]).values(values))
 
 
 def _end_work(connection: Connection, moment: datetime) -> None:

@@ -44,6 +44,16 @@ _DAY_S: Final = 86_400.0
 _BATCH: Final = 1000
 _JOBS_BATCH: Final = 10  # deleting a job also deletes its rows in other tables
 
+# Versions that run, or that a start may run: the newest ones are not always among them.
+_STARTS: Final = (
+    exists()
+    .where(
+        JobRow.id == JobVersionRow.job,
+        or_(JobRow.version == JobVersionRow.version, JobRow.observed_version == JobVersionRow.version),
+    )
+    .correlate(JobVersionRow)
+)
+
 Check = Callable[[AsyncSession], Awaitable[None]]
 
 
@@ -95,7 +105,7 @@ class _Pruning:
         self.dropped: dict[str, int] = {}
 
     async def by_job(self) -> None:
-        """Retain the newest rows of each job."""
+        """Retain the newest rows of each job, and the versions that run or that its next start runs."""
         limits = self._limits
         rules: list[tuple[type[Any], Any, int, ColumnElement[bool]]] = [
             (EpochRow, EpochRow.completed_at, limits.epochs, true()),
@@ -104,7 +114,7 @@ class _Pruning:
             (ExceptionRow, ExceptionRow.seq, limits.exceptions, true()),
             (RunRow, RunRow.created_at, limits.ended_runs, RunRow.ended_at.is_not(None)),
             (StandbyRow, StandbyRow.since, limits.ended_standbys, StandbyRow.state.in_(FINAL_STATES)),
-            (JobVersionRow, JobVersionRow.version, limits.versions, true()),
+            (JobVersionRow, JobVersionRow.version, limits.versions, ~_STARTS),
         ]
         for table, order, limit, which in rules:
             async with self._database.reading() as session:

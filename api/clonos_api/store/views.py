@@ -47,6 +47,7 @@ def job_summary(row: JobRow, host: str | None) -> JobSummary:
 def run(row: RunRow, hosts: Names) -> Run:
     """Convert the row of a run; `hosts` has the names of hosts by their ids."""
     cluster = row.order.get("cluster")
+    queries, returned = row.ingest_state.get("queries"), row.ingest_state.get("returned", ())
     others = {
         "host": hosts.get(row.host, row.host),
         "version": row.order["version"],
@@ -55,6 +56,7 @@ def run(row: RunRow, hosts: Names) -> Run:
         "application_id": row.ingest_state.get("application_id", ""),
         "spark_ui": row.ingest_state.get("spark_ui", ""),
         "executors": row.ingest_state.get("executors"),
+        "awaited": [query for query in queries if query not in returned] if queries else None,
     }
     return resource(Run, row, **others)
 

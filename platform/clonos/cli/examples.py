@@ -78,6 +78,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "job restart": ("clonos job restart wordcount",),
     "job move": ("clonos job move wordcount", "clonos job move wordcount --to host-2"),
     "job upgrade": ("clonos job upgrade wordcount examples/wordcount",),
+    "job rollback": ("clonos job rollback wordcount", "clonos job rollback wordcount 3"),
+    "job versions": ("clonos job versions wordcount", "clonos job versions wordcount --diff 1 2"),
     "job rescale": ("clonos job rescale wordcount --partitions 8",),
     "job resolve": (
         "clonos job resolve wordcount --epoch 12 --keep",

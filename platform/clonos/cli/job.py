@@ -206,7 +206,7 @@ def restart(
     token: Token = None,
     context: Context = None,
 ) -> None:
-    """Restart a job with its newest specification and code."""
+    """Stop a job, if it runs, and start it. A version that was stored for the next start begins to run."""
     with connect(api, token, context) as client:
         operate(client, job, client.jobs.restart, wait=wait, quiet=quiet, output=output)
 
@@ -279,6 +279,34 @@ def upgrade(
             quiet=quiet,
             output=output,
         )
+
+
+@app.command()
+def rollback(
+    job: JobArgument,
+    version: Annotated[
+        int | None,
+        typer.Argument(min=1, help="The version (default: the other one whose driver finished an epoch last)."),
+    ] = None,
+    timeout: Timeout = 180.0,
+    wait: Wait = True,
+    quiet: Quiet = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
+) -> None:
+    """Return a job to another of its versions: its code and its specification.
+
+    A running job is upgraded to that version through a standby. A job that failed starts with it. A stopped job starts
+    with it next time. `clonos job versions` lists the versions, and shows what differs.
+    """
+    from clonos.resources.jobs import RollbackRequest
+
+    request = RollbackRequest(version=version, timeout_s=timeout)
+    with connect(api, token, context) as client:
+        begin = partial(operate, client, job, wait=wait, quiet=quiet, output=output, starts=True)
+        begin(lambda name: client.jobs.roll_back(name, request))
 
 
 @app.command()
@@ -478,12 +506,12 @@ def operate(
     """
     from clonos.cli import show
 
-    before = client.jobs.metrics(job) if starts and wait and client.jobs.get(job).state in _WITHOUT_DRIVER else None
+    begins = starts and wait and client.jobs.get(job).state in _WITHOUT_DRIVER
     operation = request(job)
     if wait:
         operation = completed(client, operation, job, quiet=quiet, output=output)
-        if before is not None:
-            working(client, job, before, quiet=quiet, output=output)
+        if begins:
+            working(client, job, quiet=quiet, output=output)
     if output is Output.JSON:
         show.show_json(operation)
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
-from clonos.errors import ClonosError
+from clonos.errors import ClonosError, NoHost, WaitTimeout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
     from clonos.cli.options import Output
     from clonos.client import Client
-    from clonos.resources.jobs import Job, Metrics, QueryMetrics
+    from clonos.resources.jobs import Job
     from clonos.resources.service import Operation
 
 _AFTER_S: Final = 2.0
+_STARTS: Final = ("start", "restart", "resolve", "rollback")  # operations that wait for a host
 _NEWEST: Final = 5  # durations of which an estimate is the median
 _EVENTS: Final = 200
 _POLL_S: Final = 0.5
-_WORKS_S: Final = 10.0
+_WORKS_S: Final = 180.0  # for the first epochs of a started job
+_FIRST_S: Final = 20.0  # in which a query that never finished an epoch either does, or has no input
+_HOST_S: Final = 10.0  # for a free slot, if there are hosts
+_PLACED_S: Final = 3.0
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -136,12 +140,16 @@ def completed(
         output: Output format of the command.
 
     Raises:
+        NoHost: The operation waits for a host, and none is READY.
         ClonosError: The operation failed.
     """
     what = f"{operation.kind.replace('-', ' ')} of {name}"
+    patience = _HostPatience(client)
     with Progress(what, shown=not quiet and output != "json", usual_s=lambda: _usual_s(client, operation)) as progress:
 
         def show(current: Operation) -> None:
+            if current.kind in _STARTS and current.job is not None:
+                patience.check(client.jobs.get(current.job))
             if progress.due:
                 progress.show(_phase(client, current))
 
@@ -149,7 +157,7 @@ def completed(
 
 
 def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
-    """Wait until a started job runs, and show the progress, except with JSON output.
+    """Wait until a new job works, and show the progress, except with JSON output.
 
     Args:
         client: The control plane.
@@ -158,62 +166,118 @@ def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
         output: Output format of the command.
 
     Returns:
-        The job, which runs, or was stopped by another request.
+        The job, which works, or was stopped by another request.
 
     Raises:
-        ClonosError: The job failed; the class is that of its error.
+        NoHost: No host runs the job.
+        ClonosError: As `working`.
     """
     from clonos.client.responses import error_of_failure
 
     shown = not quiet and output != "json"
+    patience = _HostPatience(client)
     with Progress(f"start of {job.name}", shown=shown, usual_s=lambda: _starts_usually_s(client)) as progress:
         while job.state in ("CREATED", "STARTING", "RECOVERING"):
             time.sleep(_POLL_S)
             job = client.jobs.get(job.id)
+            patience.check(job)
             progress.show(f"{job.state} on {job.host}" if job.host else str(job.state))
     if job.state == "FAILED" and job.failure is not None:
         raise error_of_failure(job.failure)
-    return job
+    working(client, job.id, quiet=quiet, output=output)
+    return client.jobs.get(job.id)
 
 
-def working(client: Client, job: str, before: Metrics, *, quiet: bool, output: Output) -> None:
-    """Wait until the queries of a started job have returned: an epoch in doubt may stop it soon after its start.
+def placed(client: Client, job: Job) -> None:
+    """Wait until a new job has a host, at most three seconds.
 
-    The wait ends after ten seconds, because an epoch may take longer; at once for a job that never finished an epoch.
+    Raises:
+        NoHost: No host is registered, or none accepts the job.
+    """
+    patience = _HostPatience(client)
+    until = time.monotonic() + _PLACED_S
+    while job.run is None and job.state in ("CREATED", "STARTING") and time.monotonic() < until:
+        time.sleep(_POLL_S)
+        job = client.jobs.get(job.id)
+        patience.check(job)
+
+
+class _HostPatience:
+    """Ends a wait for a job that no host runs: at once if no host is READY, else after ten seconds."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._since: float | None = None
+
+    def check(self, job: Job) -> None:
+        """Raise `NoHost` if the job has waited long enough for a host."""
+        from clonos.client.responses import error_of_failure
+
+        failure = job.failure if job.state in ("STARTING", "RECOVERING") else None
+        if failure is None or failure.error != NoHost.slug:
+            self._since = None
+            return
+        self._since = self._since or time.monotonic()
+        patient = failure.retry and time.monotonic() - self._since < _HOST_S
+        if patient and any(host.state == "READY" for host in self._client.hosts.list().data):
+            return
+        kept = f"job {job.name} waits, and starts as soon as a host accepts it."
+        raise error_of_failure(failure.model_copy(update={"kept": kept}))
+
+
+def working(client: Client, job: str, *, quiet: bool, output: Output) -> None:
+    """Wait until each query of a started job has finished an epoch, or has no input: before, it may fail any moment.
+
+    A query that never finished an epoch may have no input, which nobody reports: it has `_FIRST_S` seconds to fail.
 
     Args:
         client: The control plane.
         job: Name or id of the job.
-        before: The job's metrics before its start.
         quiet: Show nothing.
         output: Output format of the command.
 
     Raises:
+        WaitTimeout: A query has input, and has not finished an epoch in time.
         ClonosError: The job failed; the class is that of its error.
     """
     from clonos.client.responses import error_of_failure
 
-    deadline = time.monotonic() + _WORKS_S
-    queries = {name: query for name, query in before.queries.items() if query.at is not None}
-    with Progress(f"first epoch of {job}", shown=not quiet and output != "json") as progress:
-        while time.monotonic() < deadline:
-            current = client.jobs.get(job)
-            if current.state == "FAILED" and current.failure is not None:
-                raise error_of_failure(current.failure)
-            now = client.jobs.metrics(job).queries if queries else {}
-            if current.state == "RUNNING" and all(_has_returned(queries[name], now.get(name)) for name in queries):
+    began = time.monotonic()
+    current = client.jobs.get(job)
+    with Progress(
+        f"first epoch of {current.name} (at most {_WORKS_S:.0f} s)", shown=not quiet and output != "json"
+    ) as progress:
+        while current.state in ("STARTING", "RUNNING", "RECOVERING"):
+            waited_s = time.monotonic() - began
+            awaited = _awaited(client, current, may_have_no_input=waited_s > _FIRST_S)
+            if current.state == "RUNNING" and not awaited:
+                if waited_s > _FIRST_S:
+                    typer.echo(f"{current.name} had no input yet, or computes its first epoch.", err=True)
                 return
-            if current.state not in ("RUNNING", "RECOVERING"):
-                return
+            if waited_s > _WORKS_S:
+                cause = f" Its last error: {current.failure.what}" if current.failure is not None else ""
+                raise WaitTimeout(
+                    f"{current.name} is {current.state}, and has not finished an epoch of "
+                    f"{', '.join(awaited)} in {_WORKS_S:.0f} s.{cause}",
+                    kept="the job continues.",
+                    hint=f"watch it: `clonos job watch {current.name}`. With --no-wait the command does not wait.",
+                )
             progress.show(f"{current.state} on {current.host}")
             time.sleep(_POLL_S)
+            current = client.jobs.get(job)
+    if current.state == "FAILED" and current.failure is not None:
+        raise error_of_failure(current.failure)
 
 
-def _has_returned(before: QueryMetrics, now: QueryMetrics | None) -> bool:
-    """Whether a query has finished an epoch, has no unread records, or is not in the new version."""
-    if now is None or now.at != before.at:
-        return True
-    return now.lag_at != before.lag_at and not any(now.lag.values())
+def _awaited(client: Client, job: Job, *, may_have_no_input: bool) -> list[str]:
+    """The queries that neither finished an epoch nor reported that they have no input."""
+    run = client.jobs.run(job.id, job.run) if job.run is not None else None
+    if run is None or run.awaited is None:
+        return [] if may_have_no_input else ["each query"]
+    if not may_have_no_input:
+        return run.awaited
+    known = client.jobs.metrics(job.id).queries
+    return [name for name in run.awaited if name in known and known[name].epochs]
 
 
 def _starts_usually_s(client: Client) -> float | None:

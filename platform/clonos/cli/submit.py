@@ -24,7 +24,7 @@ from clonos.cli.options import (
     echo,
     pairs,
 )
-from clonos.cli.progress import Quiet, running
+from clonos.cli.progress import Quiet, placed, running
 
 
 def submit(
@@ -81,6 +81,8 @@ def submit(
                 show_capacity(client, job)
         if wait and start:
             job = running(client, job, quiet=quiet, output=output)
+        elif start:
+            placed(client, job)
         if output is Output.JSON and not watch:
             show_json(job)
         elif watch:

@@ -30,10 +30,12 @@ from clonos.resources.jobs import (
     Offsets,
     Recovery,
     ResolveRequest,
+    RollbackRequest,
     Run,
     StartFrom,
     StopRequest,
     UpgradeRequest,
+    VersionDiff,
 )
 from clonos.resources.series import Series, SeriesRange
 from clonos.resources.service import JobValidation, Operation
@@ -186,6 +188,19 @@ class Jobs(Routes):
         """
         return decode(Operation, self._transport.post(f"/jobs/{job}/resolve", request))
 
+    def roll_back(self, job: str, request: RollbackRequest | None = None) -> Operation:
+        """Return to another version of a job: of a running job through a standby, of one that failed by a start.
+
+        Args:
+            job: The job.
+            request: The version; default the one, other than the present one, whose driver finished an epoch last.
+
+        Raises:
+            NotFound: There is no such version.
+            StateConflict: The job was cancelled, or no other version has finished an epoch.
+        """
+        return decode(Operation, self._transport.post(f"/jobs/{job}/rollback", request))
+
     def verify(self, job: str, request: VerifyRequest | None = None) -> Operation:
         """Compare what readers see of a job's output with the markers in its causal log, on a host.
 
@@ -208,6 +223,10 @@ class Jobs(Routes):
     def versions(self, job: str, *, limit: int | None = None) -> Page[JobVersion]:
         """List the versions of a job's specification and code, newest first."""
         return self._transport.pages(JobVersion, f"/jobs/{job}/versions", limit=limit)
+
+    def compare_versions(self, job: str, before: int, after: int | None = None) -> VersionDiff:
+        """Compare the specification and the code of two versions; `after` None: the one that the next start runs."""
+        return self._transport.get(VersionDiff, f"/jobs/{job}/versions/diff", {"before": before, "after": after})
 
     def runs(self, job: str, *, limit: int | None = None) -> Page[Run]:
         """List the runs of a job (its placements on hosts), newest first."""

@@ -96,7 +96,7 @@ class MoveFailed(ClonosError):
 
     slug = "move-failed"
     exit_code = 76
-    kept_default = "the job keeps running on its host in its version."
+    kept_default = "the job keeps running on its host in its version, which is what its next start runs."
     hint_default = "check `clonos standby ls` and the free slots in `clonos host ls`, then request it again."
 
 

@@ -228,7 +228,8 @@ SENTENCES: Final[Mapping[EventType, Callable[[_Fields], str]]] = {
     "job.recovery.ended": _recovery_ended,
     "job.state": lambda event: f"{event.job} changed from {event['from']} to {event['to']}{event.failure()}",
     "job.updated": lambda event: (
-        f"{event.job} has version {event['version']}{event.joined(', which repeats version ', 'again')}"
+        f"{event.job} has version {event['version']}"
+        f"{event.joined(', which repeats version ', 'again')}{event.joined(' again, instead of version ', 'instead')}"
     ),
     "operation.began": lambda event: f"{_operation(event)} began",
     "operation.ended": _operation_ended,

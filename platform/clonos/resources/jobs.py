@@ -163,7 +163,8 @@ class JobSummary(Resource):
 
     Attributes:
         id: Stable; the name may be used again after the job was deleted.
-        version: Version of the specification, from 1; the value of the ETag.
+        version: Version of the specification and code that the next start runs, from 1; the value of the ETag. A failed
+            upgrade and a rollback return to an older one.
         observed_version: Version of the specification that the newest driver runs; 0 before the first driver.
         generation: Newest generation that claimed the causal log; 0 before the first claim.
         state_deadline: Time by which a transient state, such as STOPPING, has to end.
@@ -234,6 +235,34 @@ class UpgradeRequest(JobPatch):
     timeout_s: float = Field(180.0, gt=0, le=3600)
 
 
+class RollbackRequest(Resource):
+    """The request to return a job to another of its versions.
+
+    Attributes:
+        version: The version; default the one, other than the present one, whose driver finished an epoch last.
+        timeout_s: Seconds for a standby of that version to become READY, if the job runs; as in `UpgradeRequest`.
+    """
+
+    version: int | None = Field(None, ge=1)
+    timeout_s: float = Field(180.0, gt=0, le=3600)
+
+
+class VersionDiff(Resource):
+    """What differs between two versions of a job, as lines of unified diffs.
+
+    Attributes:
+        before: Number of the older side.
+        after: Number of the other side.
+        spec: Lines about the specification.
+        code: Lines about the files of the code.
+    """
+
+    before: int
+    after: int
+    spec: list[str] = Field(default_factory=list)
+    code: list[str] = Field(default_factory=list)
+
+
 class Executor(Resource):
     """An executor of a job on a Spark cluster.
 
@@ -279,6 +308,8 @@ class Run(Resource):
         application_id: Id of the driver's Spark application; empty: the driver has reported none.
         spark_ui: Address of that application's web UI, as the driver's host knows it; empty: it has none.
         executors: Executors of that application; None: a local master, a standby, or no report yet.
+        awaited: Queries of the newest claim that have neither finished an epoch nor reported that all records are read;
+            None: no driver of the run has claimed, or it reported no queries.
     """
 
     id: str
@@ -293,6 +324,7 @@ class Run(Resource):
     application_id: str = ""
     spark_ui: str = ""
     executors: Executors | None = None
+    awaited: list[str] | None = None
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

@@ -27,7 +27,7 @@ from clonos_api.store import backup, restore
 from clonos_api.store.db import schema
 from clonos_api.store.tables import AlertRow, DeliveryRow, JobRow, SignInCodeRow
 from support.postgres import PostgresServer
-from support.scripted import ScriptedAgent, spec, upload
+from support.scripted import CODE, ScriptedAgent, spec, upload
 from support.serving import Served, served, write
 
 LARGE = b"x" * (1 << 20)  # stored in parts
@@ -106,6 +106,9 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
         large = upload(client, LARGE, "large.py")
         create_job(client, "idle", start=False, start_from={"epoch": 3, "publish_again": True})
         assert get(client, "/jobs/words")["state"] == "RUNNING"
+        upgrade = {"artifact": upload(client, b"# newer\n" + CODE)}
+        begun = client.post("/jobs/words/upgrade", json=upgrade, headers={"If-Match": '"1"'})
+        assert (begun.status_code, get(client, "/jobs/words")["version"]) == (202, 2)
         stolen = client.post("/tokens", json={"name": "stolen", "role": "operator"}).json()
         manifest = backup.create(old_url, copy)
         assert client.delete(f"/tokens/{stolen['id']}").status_code == 204
@@ -128,6 +131,7 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
                 assert old.get("/jobs").status_code == 401
         words = get(client, "/jobs/words")
         assert (words["state"], words["desired_state"], words["run"]) == ("STOPPED", "STOPPED", None)
+        assert words["version"] == 1, "the upgrade was in progress: a start runs the version that worked"
         assert client.get(f"/artifacts/{large}/content").content == LARGE
         with ScriptedAgent(api, "h1") as agent:
             agent.id = old_host

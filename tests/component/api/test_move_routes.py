@@ -188,9 +188,9 @@ def test_an_upgrade_takes_the_new_code_unless_it_is_refused(job: ScriptedJob) ->
     job.client.post(f"/jobs/{job.name}/stop")
     eventually(lambda: job.fetch()["state"] != "RUNNING", "the job is stopping")
     body = {"artifact": upload(job.client, CODE + b"# newest\n")}
-    refused = job.client.post(path, json=body, headers={"If-Match": '"2"'})
+    refused = job.client.post(path, json=body, headers={"If-Match": '"1"'})
     assert refused.status_code == 409
-    assert job.fetch()["version"] == 2, "a refused upgrade stores nothing"
+    assert job.fetch()["version"] == 1, "a refused upgrade stores nothing"
 
 
 def await_upgraded_standby(job: ScriptedJob, old: str, waiting: str, state: str = "READY") -> tuple[str, str]:
@@ -252,7 +252,11 @@ def test_an_upgrade_that_fails_to_warm_up_leaves_the_driver_in_place(job: Script
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
     assert "It raised." in failed["failure"]["what"]
     assert job.runs(primary) == {run: "RUNNING"}
-    assert job.fetch()["version"] == 2, "the requested version stays: fix the code, and upgrade again"
+    assert job.fetch()["version"] == 1, "a start, for whatever reason, runs the version that worked"
+    kept = job.client.get(f"/jobs/{job.name}/versions").json()["data"]
+    assert [version["version"] for version in kept] == [2, 1]
+    change_code(job)
+    assert job.fetch()["version"] == 3, "numbers are not used twice"
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["standby", "cold"])
@@ -271,19 +275,68 @@ def test_an_upgrade_that_fails_at_once_is_rolled_back(job: ScriptedJob, guarded:
         job.await_standby("FAILED")
     job.report(host, new, "EXITED", "FAILED", exit_code=14, final=True, failure=BROKEN)
 
-    job.await_job(version=3)
+    job.await_job(version=1)
     assert job.fetch()["artifact"] == first
     host, order = job.await_order(standby=False, but=new)
-    assert (order["artifact"], order["version"], order["accept_new_code"]) == (first, 3, True)
+    assert (order["artifact"], order["version"], order["accept_new_code"]) == (first, 1, True)
     assert (order["run"] == waiting) == guarded, "a standby of the old version takes over, if there is one"
     job.start_driver(host, order["run"], 3)
     failed = finished(job, operation)
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "upgrade-failed")
     assert "It raised." in failed["failure"]["what"]
-    assert "version 1 is restored as version 3" in failed["failure"]["kept"]
-    assert (job.fetch()["state"], job.fetch()["observed_version"]) == ("RUNNING", 3)
+    assert "version 1 is restored" in failed["failure"]["kept"]
+    assert f"clonos job versions {job.name} --diff 1 2" in failed["failure"]["hint"]
+    assert (job.fetch()["state"], job.fetch()["observed_version"]) == ("RUNNING", 1)
     versions = job.client.get(f"/jobs/{job.name}/versions").json()["data"]
-    assert [version["version"] for version in versions] == [3, 2, 1]
+    assert [version["version"] for version in versions] == [2, 1]
+
+
+@pytest.mark.parametrize("abort", ["stop", "move", "restart"])
+def test_an_aborted_upgrade_leaves_the_version_that_runs_as_the_next_one(job: ScriptedJob, abort: str) -> None:
+    _primary, run, _, waiting = job.start_with_standby()
+    first = job.fetch()["artifact"]
+    change_code(job)
+    request(job, "upgrade")
+    await_upgraded_standby(job, run, waiting, state="WARMING")
+    assert job.fetch()["version"] == 2
+    request(job, abort)
+    job.await_job(version=1)
+    assert job.fetch()["artifact"] == first
+
+
+def test_a_rollback_of_a_running_job_is_an_upgrade_to_the_version_that_worked(job: ScriptedJob) -> None:
+    primary, run, _, waiting = job.start_with_standby()
+    job.push_epochs(primary, run, 1, 1)
+    change_code(job)
+    operation = request(job, "upgrade")
+    host, new = await_upgraded_standby(job, run, waiting)
+    finish_old_driver(job, primary, run)
+    job.await_order(standby=False, but=run)
+    job.report(primary, run, "EXITED", "STOPPED", exit_code=0, final=True)
+    job.start_driver(host, new, 2)
+    job.push_epochs(host, new, 2, 2)
+    assert finished(job, operation)["state"] == "COMPLETED"
+
+    operation = request(job, "rollback")
+    assert operation["kind"] == "upgrade"
+    assert job.fetch()["version"] == 1
+    unknown = job.client.post(f"/jobs/{job.name}/rollback", json={"version": 9})
+    assert (unknown.status_code, unknown.json()["type"].rpartition("/")[2]) == (404, "not-found")
+
+
+def test_a_rollback_starts_a_job_that_failed_in_its_new_version(job: ScriptedJob) -> None:
+    host, run, _, _ = job.start_with_standby()
+    job.push_epochs(host, run, 1, 1)
+    job.report(host, run, "EXITED", "FAILED", exit_code=14, final=True, failure=BROKEN)
+    job.await_job(state="FAILED")
+    none = job.client.post(f"/jobs/{job.name}/rollback")
+    assert none.status_code == 409, "no other version has finished an epoch"
+    assert f"clonos job rollback {job.name} VERSION" in none.json()["hint"]
+    change_code(job)
+    operation = request(job, "rollback")
+    assert operation["kind"] == "rollback"
+    eventually(lambda: run != job.fetch()["run"], "the job is placed")
+    assert job.await_order(standby=False, but=run)[1]["version"] == 1
 
 
 def test_a_takeover_keeps_the_running_version(job: ScriptedJob) -> None:
@@ -293,3 +346,19 @@ def test_a_takeover_keeps_the_running_version(job: ScriptedJob) -> None:
     job.report(primary, run, "EXITED", exit_code=-9)
     host, order = job.await_order(standby=False, but=run)
     assert (host, order["run"], order["version"]) == (other, waiting, 1)
+
+
+def test_two_versions_are_compared_in_code_and_specification(job: ScriptedJob) -> None:
+    job.start_with_standby()
+    change_code(job)
+    spec = job.fetch()["spec"]
+    spec["spec"]["params"] = {"limit": "7"}
+    answer = job.client.patch(f"/jobs/{job.name}", json={"spec": spec}, headers={"If-Match": '"2"'})
+    assert answer.status_code == 200, answer.text
+    compared = job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 1}).json()
+    assert (compared["before"], compared["after"]) == (1, 3)
+    assert "+# newer" in compared["code"]
+    assert "+    limit: '7'" in compared["spec"]
+    same = job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 2, "after": 3}).json()
+    assert (same["code"], bool(same["spec"])) == ([], True)
+    assert job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 9}).status_code == 404

@@ -127,6 +127,8 @@ class FakeService:
         self.slow = 1
         self.started: JobState | None = None
         self.first_epoch: Failure | None = None  # the failure of the first epoch after a start
+        self.unplaced: Failure | None = None  # why no host runs a started job
+        self.awaited: list[str] = []  # queries without an epoch since the start
         self.failing: Failure | None = None
         self.health = Health(status="ok", version="0.1.0", database="ok", leader=True)
         self._app = FastAPI()
@@ -190,8 +192,8 @@ class FakeService:
             "state": state,
             "state_since": NOW,
             "generation": 1,
-            "run": "r",
-            "host": "host-1",
+            "run": "r" if self.unplaced is None else None,
+            "host": "host-1" if self.unplaced is None else None,
             "created_by": "ada",
             "created_at": NOW,
             "updated_at": NOW,
@@ -261,7 +263,9 @@ class FakeService:
         @app.get(f"{root}/jobs/{{name}}")
         async def job(name: str) -> Response:
             current = self._find(name)
-            if current is not None and current.state == JobState.STARTING and self.started is not None:
+            if current is not None and current.state == JobState.STARTING and self.unplaced is not None:
+                self.change(name, failure=self.unplaced)
+            elif current is not None and current.state == JobState.STARTING and self.started is not None:
                 self.change(name, state=self.started, failure=self.failing)
             return shown(self._find(name)) if current else missing(name)
 
@@ -344,17 +348,17 @@ class FakeService:
 
         @app.get(f"{root}/jobs/{{name}}/metrics")
         async def metrics(name: str) -> Metrics:
-            current = self._find(name)
-            if self.first_epoch is not None and current is not None and current.state == JobState.RUNNING:
-                self.change(name, state=JobState.FAILED, failure=self.first_epoch)
-            at = NOW if self.first_epoch is not None else datetime.now(UTC)
-            query = QueryMetrics(epoch=41, epochs=42, at=at, records_in=1200, records_out=1100, lag={"lines": 7})
+            query = QueryMetrics(epoch=41, epochs=42, at=NOW, records_in=1200, records_out=1100, lag={"lines": 7})
             return Metrics(at=NOW, queries={"words": query})
 
         @app.get(f"{root}/jobs/{{name}}/runs/{{run}}")
         async def run(name: str, run: str) -> Response:
             driver_run = Run(id=run, host="host-1", version=1, state="RUNNING", attempts=2, pid=4711, created_at=NOW)
-            driver_run = driver_run.model_copy(update=self.application)
+            current = self._find(name)
+            if self.first_epoch is not None and current is not None and current.state == JobState.RUNNING:
+                self.change(name, state=JobState.FAILED, failure=self.first_epoch)
+            awaited = ["words"] if self.first_epoch is not None else self.awaited
+            driver_run = driver_run.model_copy(update={**self.application, "awaited": awaited})
             return shown(driver_run) if run == "r" else missing(run)
 
         @app.get(f"{root}/jobs/{{name}}/generations")

@@ -408,6 +408,33 @@ def test_a_start_fails_if_the_job_fails_before_its_first_epoch(
         clonos(*command, *([str(tmp_path)] if command == ["apply"] else []))
 
 
+@pytest.mark.parametrize("command", [["submit"], ["submit", "--wait"], ["apply"]])
+def test_without_a_host_the_cause_follows_at_once(
+    clonos: Clonos, service: FakeService, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "job.py").write_text(COUNT)
+    service.hosts = []
+    service.unplaced = Failure(error="no-host", what="No host is registered.", hint="start an agent.", retry=True)
+    with pytest.raises(errors.NoHost, match="No host is registered") as refused:
+        clonos(command[0], str(tmp_path), *command[1:])
+    assert "starts as soon as a host accepts it" in refused.value.kept
+    assert service.requests("POST", "/jobs"), "the job is stored"
+
+
+def test_a_start_without_an_epoch_is_no_success(
+    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_WORKS_S", 0.2)
+    monkeypatch.setattr(progress, "_FIRST_S", 0.1)
+    service.add("wordcount", JobState.FAILED)
+    service.awaited = ["words"]
+    with pytest.raises(errors.WaitTimeout, match="has not finished an epoch of words"):
+        clonos("job", "start", "wordcount")
+    service.awaited = ["never-published"]
+    service.change("wordcount", state=JobState.FAILED)
+    assert "had no input yet, or computes its first epoch" in clonos("job", "start", "wordcount").stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--keep", "--republish"]])
 def test_a_resolution_needs_one_decision(clonos: Clonos, service: FakeService, options: list[str]) -> None:
     service.add("wordcount", JobState.FAILED)

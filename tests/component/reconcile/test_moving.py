@@ -405,7 +405,7 @@ def test_a_new_version_that_falls_before_makes_the_job_go_back(run: RunFacts, st
     assert the(d.PromoteStandby, writes).run == "o", "a standby of the version that it had"
     back = the(d.RevertVersion, writes)
     assert (back.version, back.failure.error) == (1, "upgrade-failed")
-    assert "version 1 is restored as version 3" in back.failure.kept
+    assert "version 1 is restored" in back.failure.kept
     cold = decide(job(TAKEN, standby("n", "c", version=2), state=state, deadline=deadline), run, fleet(), at)
     assert d.PromoteStandby not in kinds(cold), "no standby of the failed version"
 
@@ -424,4 +424,4 @@ def test_a_version_that_was_overtaken_by_another_is_left() -> None:
     writes = decide(job(TAKEN, version=3, state=S.RECOVERING), failed, fleet(), NOW)
     back = the(d.RevertVersion, writes)
     assert back.version == 1, "a change for the next start does not keep a job on a version that fails"
-    assert "version 1 is restored as version 4" in back.failure.kept
+    assert "version 1 is restored" in back.failure.kept

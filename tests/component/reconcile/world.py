@@ -78,6 +78,7 @@ class World:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.jobs: dict[str, JobFacts] = {}
         self.of_job: dict[str, str | None] = {}
+        self.newest: dict[str, int] = {}  # newest stored version by job
         self.runs: dict[str, RunFacts] = {}
         self.owner: dict[str, str] = {}
         self.saves: dict[str, datetime] = {}  # job → end of its copy
@@ -120,10 +121,10 @@ class World:
 
     def upgrade(self, name: str, broken: str | None) -> None:
         """Adds a version with new code and requests its upgrade."""
-        job = self.jobs[name]
-        self.jobs[name] = replace(job, version=job.version + 1)
+        version = self.newest[name] = self.newest.get(name, 1) + 1
+        self.jobs[name] = replace(self.jobs[name], version=version)
         if broken is not None:
-            self.broken[name, job.version + 1] = broken
+            self.broken[name, version] = broken
         self._plan(name, "upgrade", None)
 
     def _plan(self, name: str, cause: Any, to: str | None) -> None:
@@ -384,10 +385,8 @@ class World:
                     elif moving is not None and moving.failure is not None:
                         self.runs[decision.run] = replace(self.runs[decision.run], version=job.version)
                 case d.RevertVersion():
-                    if (name, decision.version) in self.broken:
-                        self.broken[name, job.version + 1] = self.broken[name, decision.version]
                     job = replace(
-                        job, version=job.version + 1, planned_move=self._moving(job, failure=decision.failure)
+                        job, version=decision.version, planned_move=self._moving(job, failure=decision.failure)
                     )
                     self.of_job[name] = None
                 case d.EndMove():
@@ -396,7 +395,7 @@ class World:
                     relief = moving.standby
                     if relief in self.promoted and relief != self.of_job[name] and moving.handed_at is not None:
                         self.runs[relief] = replace(self.runs[relief], desired="ABSENT")
-                    job = replace(job, planned_move=None)
+                    job = replace(job, planned_move=None, version=decision.version or job.version)
                 case d.Transition():
                     assert allowed(job.state, decision.to, job.intent), f"{job.state} → {decision.to} for {job.intent}"
                     self.moves.append((self.now, name, job.state, decision.to))

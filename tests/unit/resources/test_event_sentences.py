@@ -79,6 +79,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "fraud changed from STARTING to FAILED: The topic is missing",
     ),
     ("job.updated", {"version": 3, "again": 1}, "fraud has version 3, which repeats version 1"),
+    ("job.updated", {"version": 1, "instead": 2}, "fraud has version 1 again, instead of version 2"),
     ("operation.began", {"kind": "delete-savepoint"}, "The operation delete savepoint of fraud began"),
     ("operation.ended", {"kind": "move", "state": "COMPLETED"}, "The operation move of fraud is completed"),
     (

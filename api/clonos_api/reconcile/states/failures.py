@@ -57,15 +57,17 @@ def not_moved(why: str, cause: Failure | None = None) -> Failure:
     )
 
 
-def not_upgraded(version: int, previous: int, newest: int, cause: Failure) -> Failure:
+def not_upgraded(job: str, version: int, previous: int, cause: Failure) -> Failure:
     """Returns the failure of an upgrade: `version` failed before all its queries had returned.
 
-    The older version `previous` is restored under the new number `newest`.
+    The version `previous` runs again.
     """
     return new_failure(
         UpgradeFailed,
         f"Version {version} failed before all its queries had returned: {cause.what}",
-        kept=f"version {previous} is restored as version {newest}; published output stands.",
+        kept=f"version {previous} is restored, and is what the next start runs; published output stands.",
+        hint=f"fix the code, and repeat `clonos apply PATH`. To see what changed: `clonos job versions {job} --diff "
+        f"{previous} {version}`.",
         domain=cause.domain,
     )
 

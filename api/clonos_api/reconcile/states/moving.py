@@ -50,10 +50,10 @@ def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> 
     if move is None:
         return None
     if job.desired is not DesiredState.RUNNING or job.restart:
-        return [EndMove(failures.move_overtaken("a newer request changed the job"))]
+        return [_failed(job, move, failures.move_overtaken("a newer request changed the job"))]
     if job.state in _WITHOUT_DRIVER:
         failure = move.failure or job.failure or failures.move_overtaken(f"the job is {job.state}")
-        return [EndMove(None if job.state is JobState.FINISHED else failure)]
+        return [EndMove() if job.state is JobState.FINISHED else _failed(job, move, failure)]
     if move.failure is not None:
         return [EndMove(move.failure)] if job.state is JobState.RUNNING else None
     if move.handed_at is None:
@@ -61,7 +61,7 @@ def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> 
     if run is not None and run.id == move.standby:
         return _prove(job, move, run, fleet, now)
     if run is None or job.state is not JobState.RUNNING:
-        return [EndMove(failures.move_overtaken("the job was placed again"))]
+        return [_failed(job, move, failures.move_overtaken("the job was placed again"))]
     if move.cause == "upgrade":
         return _make_room(job, move, run, fleet, now)
     return _await_claim(job, move, run, fleet, now)
@@ -73,12 +73,12 @@ def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> 
 def _prepare(job: JobFacts, move: Moving, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision] | None:
     if job.state is not JobState.RUNNING or run is None or _driver_failed(run, fleet):
         # The recovery of the driver comes first.
-        late = EndMove(failures.not_moved(f"Job {job.name} did not run long enough"))
+        late = _failed(job, move, failures.not_moved(f"Job {job.name} did not run long enough"))
         return [late] if now >= move.until and move.cause != "drain" else None
     if _target_reached(move, run, fleet):
         return [EndMove()]
     if move.cause == "upgrade" and job.version != move.version:
-        return [EndMove(failures.move_overtaken("the job was changed again"))]
+        return [_failed(job, move, failures.move_overtaken("the job was changed again"))]
     if (ready := _suitable_standby(job, move, run, fleet, ready=True)) is not None:
         return _begin_hand_over(move, run, ready)
     if any(s.run == move.standby and not s.ended and fleet.alive(s.host) for s in job.standbys):
@@ -145,12 +145,12 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
     if run.failure is not None and run.failure.error == StopTimedOut.slug:
         # The new version would refuse the epoch in doubt; the old one replays it.
         failure = failures.not_moved("The old version did not finish its epoch in time", run.failure)
-        return [*left, EndMove(failure), recovering]
+        return [*left, _failed(job, move, failure), recovering]
     if standby is not None and fleet.alive(standby.host):
         return [*left, PromoteStandby(standby.run, standby.host), recovering]
     cause = job.successor.failure if job.successor is not None else None
     failure = failures.not_moved("The standby of the new version ended before its promotion", cause)
-    return [*left, EndMove(failure), recovering]
+    return [*left, _failed(job, move, failure), recovering]
 
 
 # Step 3: prove
@@ -184,7 +184,7 @@ def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: dateti
 
 def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Failure, *, lost: bool) -> list[Decision]:
     """Restores the previous version, with one of its standbys as driver if one is ready."""
-    failure = failures.not_upgraded(move.version, move.previous, job.version + 1, cause)
+    failure = failures.not_upgraded(job.name, move.version, move.previous, cause)
     reverted: list[Decision] = [
         MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"),
         BeginRecovery(run.id, "rollback", cause),
@@ -202,10 +202,16 @@ def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Fai
 # Shared
 
 
+def _failed(job: JobFacts, move: Moving, failure: Failure) -> EndMove:
+    """Ends a move that failed. The next start runs the version that worked, unless the job was changed again."""
+    back = move.cause == "upgrade" and job.version == move.version
+    return EndMove(failure, version=move.previous if back else None)
+
+
 def _give_up(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, failure: Failure) -> list[Decision] | None:
     """Ends the move; the driver continues. It must leave a draining host all the same, cold, once a slot is free."""
     if move.cause != "drain" or _target_reached(move, run, fleet):
-        return [EndMove(failure)]
+        return [_failed(job, move, failure)]
     if has_room(job, fleet):
         return [EndMove(failure), *stopping.stop(run, StopRequest())]
     return None if move.handed_at is None else [EndMove(failure)]
