@@ -2,8 +2,8 @@
 
 Each event has one record: in ``enriched``, with the server's answer about its device, or unchanged in ``dead``, with
 the cause in headers. Dead letters are events that cannot be decoded, and events whose device the server refuses or does
-not answer for. With `record_errors`, a final failure of a call is recorded too. So a replay fails the same calls, and
-publishes the event to the same topic.
+not answer for. With ``on_outage="record"``, the failure of a call is recorded too. So a replay fails the same calls,
+and publishes the event to the same topic.
 
 Run it with ``clonos run examples/enrich/job.yaml -p server=http://127.0.0.1:8099``; the parameters name the topics.
 """
@@ -25,7 +25,7 @@ from clonos.formats import Json
 EVENT = "event string not null, device string not null, reading double not null"
 
 
-@clonos.service(timeout=0.5, retries=3, concurrency=8, record_errors=True)
+@clonos.service(timeout=0.5, retries=3, concurrency=8, on_outage="record", outages=(OSError,))
 def describe(device: str) -> dict[str, Any]:
     """The server's answer; each attempt has half a second, and eight calls run in parallel."""
     connection = HTTPConnection(urlsplit(clonos.param("server")).netloc, timeout=2.0)

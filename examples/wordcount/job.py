@@ -29,7 +29,7 @@ SAMPLE_SHARE = 0.1
 WORD_SCHEMA = "word string, banned boolean, at long"
 
 
-@clonos.service(timeout=2.0, retries=3, concurrency=8)
+@clonos.service(timeout=2.0, retries=3, concurrency=8, outages=(OSError,))
 def is_banned(word: str) -> dict[str, Any]:
     """The server's answer; it is recorded, and a replay gets the recorded answer."""
     connection = HTTPConnection(urlsplit(clonos.param("server")).netloc, timeout=2.0)

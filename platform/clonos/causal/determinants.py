@@ -179,7 +179,9 @@ def connect_producer(kafka: KafkaSettings, depth: str, topic: str) -> None:
     try:
         _producer(kafka, depth).list_topics(topic, timeout=5.0)
     except KafkaException as failure:
-        raise unanswered(f"{topic} cannot be written", failure.args[0]) from failure
+        raise unanswered(
+            f"{topic} cannot be written", failure.args[0], right=f"WRITE on the topic {topic}"
+        ) from failure
 
 
 def _discard(producer: Producer) -> None:

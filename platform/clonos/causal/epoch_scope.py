@@ -55,11 +55,7 @@ def decode_scope(text: str) -> EpochScope:
 
 def worker_environment(kafka: KafkaSettings) -> dict[str, str]:
     """The environment variables that a Python worker needs to connect to Kafka."""
-    plain_text = kafka.model_dump(mode="json", exclude={"sasl_password", "ssl_key_password"})
-    for name in ("sasl_password", "ssl_key_password"):
-        secret = getattr(kafka, name)
-        if secret is not None:
-            plain_text[name] = secret.get_secret_value()
+    plain_text = kafka.model_dump(mode="json") | kafka.secrets()
     return {KAFKA_ENVIRONMENT: msgspec.json.encode(plain_text).decode()}
 
 

@@ -51,6 +51,8 @@ class TaskScope:
         self.answers: dict[bytes, Determinant] = {}
         self.recorded = 0
         self.replayed = 0
+        # The failure of a call that was not recorded. No output may leave the task then.
+        self.failure: Exception | None = None
         self._log = (
             recorded_answers(worker_kafka(), epoch, operator, task)
             if wrapped and epoch.identity.replay and epoch.depth != "0"
@@ -92,8 +94,14 @@ class TaskScope:
             self.recorded += 1
 
     def flush(self) -> None:
-        """Write the queued answers to the causal log, and wait for the acknowledgement."""
+        """Write the queued answers to the causal log, and wait for the acknowledgement.
+
+        Raises:
+            Exception: `failure`. The function may have caught it; a replay could get an answer instead.
+        """
         self._recorder.flush()
+        if self.failure is not None:
+            raise self.failure
 
     @property
     def tally(self) -> Tally:
@@ -191,6 +199,11 @@ def operator_required(subject: str) -> CarriedError:
     `subject` names the called function in the error's text.
     """
     return carry(OperatorRequired(f"{subject} was called in Python code that is no Clonos operator."))
+
+
+def in_spark() -> bool:
+    """Whether this process runs a Spark task. Tests run operators without one."""
+    return TaskContext.get() is not None
 
 
 def _spark_task() -> tuple[TaskContext, EpochScope] | None:

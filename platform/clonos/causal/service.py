@@ -14,27 +14,34 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+from concurrent.futures import wait as wait_for
+from itertools import count
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 import msgspec
-import stamina
 import xxhash
 
 from clonos.causal.encoding import canonical
-from clonos.causal.scope import current_task, operator_required
+from clonos.causal.outages import PATIENCE_S, Outages, is_outage, pause
+from clonos.causal.scope import TaskScope, current_task, in_spark, operator_required
 from clonos.causal.standin import answerer_of
-from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError, ServiceTimedOut
+from clonos.errors import ResultNotSerialisable, ServiceError, ServiceTimedOut, ServiceUnavailable, SpecError
 from clonos.log.records import Determinant
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# What a job does during an outage of a service: it waits, it fails, or the call's failure is recorded.
+OnOutage = Literal["wait", "fail", "record"]
+
 _encoder = msgspec.msgpack.Encoder()
 _UNRESOLVED: Final = object()
 # A record of the log holds at most 8 MiB; the rest is for the record's other fields.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024 - 64 * 1024
+# Threads of one service in this process whose calls timed out and have not returned; each long outage would add more.
+_MOST_HANGING: Final = 32
 
 
 def clock(*key: object) -> dt.datetime:
@@ -80,16 +87,23 @@ class Service(Generic[P, R]):
         timeout: float | None,
         retries: int,
         concurrency: int,
-        record_errors: bool,
+        on_outage: OnOutage,
+        outages: tuple[type[Exception], ...] = (),
         result_type: Any = _UNRESOLVED,
     ) -> None:
+        if on_outage not in get_args(OnOutage):
+            raise SpecError(
+                f"The service {name} has on_outage={on_outage!r}.",
+                hint=f"use one of {', '.join(map(repr, get_args(OnOutage)))}.",
+            )
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.timeout = timeout
         self.retries = retries
         self.concurrency = concurrency
-        self.record_errors = record_errors
+        self.on_outage = on_outage
+        self.outages = outages
         self._known_type = result_type
 
     @property
@@ -119,8 +133,10 @@ class Service(Generic[P, R]):
             The answer, decoded to the function's annotated type.
 
         Raises:
-            ServiceError: All attempts failed, now or (with `record_errors`) when the call was recorded.
-            ServiceTimedOut: The last attempt timed out; with `record_errors` this is a recorded `ServiceError`.
+            ServiceError: The service is away, and `on_outage` is ``record``: now, or when the call was recorded.
+                Also with ``fail``, and outside a job; then the job fails, even if the caller catches the error.
+            ServiceTimedOut: The last attempt timed out; with ``record`` this is a recorded `ServiceError`.
+            ServiceUnavailable: The service is away, and `on_outage` is ``wait``: the driver waits.
             ResultNotSerialisable: The arguments or the answer cannot be recorded, or the answer is too large.
             CarriedError: No operator wraps the calling function (carries `OperatorRequired`).
         """
@@ -136,17 +152,24 @@ class Service(Generic[P, R]):
             with task.locked(key):
                 entry = task.find(key)
                 if entry is None:
-                    entry = self._determinant(key, *args, **kwargs)
+                    entry = self._determinant(task, key, *args, **kwargs)
                     task.record(entry)
         return self._decoded(entry)
 
-    def map(self, *arguments: Iterable[Any]) -> list[R]:
+    @overload
+    def map(self, *arguments: Iterable[Any], return_errors: Literal[False] = False) -> list[R]: ...
+
+    @overload
+    def map(self, *arguments: Iterable[Any], return_errors: Literal[True]) -> list[R | ServiceError]: ...
+
+    def map(self, *arguments: Iterable[Any], return_errors: bool = False) -> list[R] | list[R | ServiceError]:
         """Call the service for each item, as the built-in `map` does, with up to `concurrency` calls in parallel.
 
         For functions that receive many rows at once. Each call has its own determinant.
 
         Args:
             arguments: One iterable for each positional argument, all of the same length.
+            return_errors: Return the `ServiceError` of a recorded failure at its place, instead of raising the first.
 
         Returns:
             The answers, in order.
@@ -159,7 +182,7 @@ class Service(Generic[P, R]):
 
             verdicts = is_banned.map(batch["word"])
         """
-        call_service: Callable[..., R] = self
+        call_service: Callable[..., Any] = self._answer_or_error if return_errors else self
         calls = list(zip(*arguments, strict=True))
         if self.concurrency == 1 or len(calls) < 2:
             return [call_service(*call) for call in calls]
@@ -173,11 +196,19 @@ class Service(Generic[P, R]):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _determinant(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Determinant:
+    def _answer_or_error(self, *args: Any, **kwargs: Any) -> R | ServiceError:
         try:
-            answer = self._call(*args, **kwargs)
+            return self(*args, **kwargs)
         except ServiceError as failure:
-            if not self.record_errors:
+            if self.on_outage != "record":
+                raise
+            return failure
+
+    def _determinant(self, task: TaskScope, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Determinant:
+        try:
+            answer = self._answer(task, *args, **kwargs)
+        except ServiceError as failure:
+            if self.on_outage != "record":
                 raise
             return self._fitting(Determinant(key, failure.what.encode(), failed=True, service=self.name))
         try:
@@ -203,31 +234,66 @@ class Service(Generic[P, R]):
 
     def _decoded(self, entry: Determinant) -> R:
         if entry.failed:
-            raise ServiceError(entry.value.decode())
+            raise ServiceError.recorded(entry.value.decode())
         # A new answer is decoded too, so that the job gets the same types as in a replay.
         answer: R = msgspec.msgpack.decode(entry.value, type=self.result_type)
         return answer
 
-    def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _answer(self, task: TaskScope, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function for a task, and wait for the end of an outage if the policy says so.
+
+        What is raised here and is not recorded must not decide an output: the task fails even if the caller catches it.
+        """
+        if task.failure is not None:
+            raise task.failure
         try:
-            for attempt in stamina.retry_context(
-                on=Exception, attempts=self.retries + 1, timeout=None, wait_initial=0.05, wait_max=2.0
-            ):
-                with attempt:
-                    return self._attempt(*args, **kwargs)
-        except ClonosError:
+            while True:
+                try:
+                    return self._call(*args, **kwargs)
+                except ServiceError as failure:
+                    if self.on_outage == "record":
+                        raise
+                    if self.on_outage == "fail" or not in_spark():
+                        task.failure = failure
+                        raise
+                    if _outages.seen(self.name, failure.what) >= PATIENCE_S:
+                        task.failure = ServiceUnavailable(failure.what)
+                        task.flush()  # the next attempt does not ask again for what was answered; raises the failure
+                    pause(10)
+        except ServiceError:
             raise
-        except _NoAnswer as failure:
-            raise ServiceTimedOut(f"The service {self.name} gave no answer in {self.timeout} s.") from failure
         except Exception as failure:
-            raise ServiceError(f"The service {self.name} failed: {type(failure).__name__}: {failure}.") from failure
-        raise AssertionError("unreachable: the retry context returns or raises")
+            task.failure = task.failure or failure
+            raise
+
+    def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, up to `retries` times more while the service is away. Other exceptions pass unchanged."""
+        for attempt in count():
+            try:
+                answer = self._attempt(*args, **kwargs)
+            except _NoAnswer as failure:
+                error: ServiceError = ServiceTimedOut(f"The service {self.name} gave no answer in {self.timeout} s.")
+                cause: Exception = failure
+            except Exception as failure:
+                if not (isinstance(failure, self.outages) or is_outage(failure)):
+                    raise
+                error = ServiceError(f"The service {self.name} failed: {type(failure).__name__}: {failure}.")
+                cause = failure
+            else:
+                _outages.answered(self.name)
+                return answer
+            _outages.seen(self.name, error.what)
+            if attempt >= self.retries:
+                raise error from cause
+            pause(attempt)
+        raise AssertionError("unreachable: the loop returns or raises")
 
     def _attempt(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with _slots.setdefault(self.name, threading.BoundedSemaphore(self.concurrency)):
             function: Callable[P, R] = answerer_of(self.name, self.function)
             if self.timeout is None:
                 return function(*args, **kwargs)
+            self._bound_hanging(self.timeout)
             # In a copy of this context, so that `clonos.param` and the derived services work inside the service too.
             context = contextvars.copy_context()
             future: Future[R] = _thread_pool(self).submit(lambda: context.run(function, *args, **kwargs))
@@ -236,10 +302,21 @@ class Service(Generic[P, R]):
             except FutureTimeout as failure:
                 if future.done():
                     raise  # the function itself raised it
-                future.cancel()
+                if not future.cancel():
+                    _hanging.setdefault(self.name, set()).add(future)
                 # The hanging thread keeps its pool; the next call creates another one.
                 _pools.pop(self.name, None)
                 raise _NoAnswer from failure
+
+    def _bound_hanging(self, timeout: float) -> None:
+        hanging = _hanging.get(self.name)
+        if hanging:
+            done = {future for future in list(hanging) if future.done()}
+            if len(hanging) - len(done) >= _MOST_HANGING:
+                done = wait_for(list(hanging), timeout, FIRST_COMPLETED).done
+                if not done:
+                    raise _NoAnswer
+            hanging -= done
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle the arguments of the constructor."""
@@ -250,7 +327,8 @@ class Service(Generic[P, R]):
             timeout=self.timeout,
             retries=self.retries,
             concurrency=self.concurrency,
-            record_errors=self.record_errors,
+            on_outage=self.on_outage,
+            outages=self.outages,
             result_type=self.result_type,
         )
         return rebuild, ()
@@ -267,7 +345,8 @@ def service(
     timeout: float | None = None,
     retries: int = 0,
     concurrency: int = 1,
-    record_errors: bool = False,
+    on_outage: OnOutage = "wait",
+    outages: tuple[type[Exception], ...] = (),
 ) -> Callable[[Callable[P, R]], Service[P, R]]: ...
 
 
@@ -279,7 +358,8 @@ def service(
     timeout: float | None = None,
     retries: int = 0,
     concurrency: int = 1,
-    record_errors: bool = False,
+    on_outage: OnOutage = "wait",
+    outages: tuple[type[Exception], ...] = (),
 ) -> Service[P, R] | Callable[[Callable[P, R]], Service[P, R]]:
     """Make a function that calls an external system a causal service: each answer is recorded, and replayed.
 
@@ -290,16 +370,21 @@ def service(
         function: The function, for a decorator without parentheses.
         name: Stable name in the log; default the function's module and qualified name.
         timeout: Seconds for one attempt; None: unlimited.
-        retries: Further attempts after a failed one, with exponential delay from 0.05 s to 2 s.
+        retries: Further attempts while the service is away, with exponential delay from 0.05 s to 2 s.
         concurrency: Number of rows of a batch that call the service in parallel.
-        record_errors: Record a final failure too, and raise the same `ServiceError` in a replay.
+        on_outage: What happens when the last attempt fails because the service is away. ``wait``: the job waits, as
+            for Kafka. ``fail``: the job fails. ``record``: the failure is recorded, and the call raises the same
+            `ServiceError` now and in a replay.
+        outages: Further exceptions that show that the service is away, besides `clonos.causal.outages.is_outage`. Any
+            other exception of the function is an error of the job's code.
 
     Returns:
         The service, or a decorator if `function` is None.
 
     Raises:
-        ServiceError: (from a call) All attempts failed.
-        ServiceTimedOut: (from a call) The last attempt timed out, and `record_errors` is not set.
+        SpecError: `on_outage` has another value.
+        ServiceError: (from a call) The service is away, and `on_outage` is ``fail`` or ``record``.
+        ServiceTimedOut: (from a call) The last attempt timed out, and `on_outage` is ``fail``.
         ResultNotSerialisable: (from a call) The arguments or the answer cannot be recorded.
 
     Example::
@@ -316,7 +401,8 @@ def service(
             timeout=timeout,
             retries=retries,
             concurrency=concurrency,
-            record_errors=record_errors,
+            on_outage=on_outage,
+            outages=outages,
         )
 
     return wrap if function is None else wrap(function)
@@ -327,7 +413,7 @@ def _now(*_key: object) -> dt.datetime:
 
 
 _clock_at: Service[..., dt.datetime] = Service(
-    _now, name="clonos.clock", timeout=None, retries=0, concurrency=1, record_errors=False
+    _now, name="clonos.clock", timeout=None, retries=0, concurrency=1, on_outage="fail"
 )
 
 
@@ -343,6 +429,8 @@ def _key(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> byte
 
 
 _pools: dict[str, ThreadPoolExecutor] = {}
+_outages = Outages()
+_hanging: dict[str, set[Future[Any]]] = {}
 _slots: dict[str, threading.BoundedSemaphore] = {}
 
 

@@ -39,7 +39,7 @@ _DESCRIPTIONS: Final = {
     "STARTING": "starting Spark and loading the job",
     "CLAIMING": "taking over the causal log",
     "RECONCILING": "comparing the checkpoint with the log",
-    "WAITING": "the job continues when Kafka, the registry or the checkpoint's file system answers",
+    "WAITING": "the job continues when what it waits for answers",
     "RUNNING": "Ctrl-C stops it after the current epoch",
     "STOPPING": "finishing the current epoch",
     "SUPERSEDED": "a newer process owns the job",

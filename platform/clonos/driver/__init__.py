@@ -13,7 +13,7 @@ the session of a user's own program.
                     ^              │             │
                     └── RESTARTING <─────────────┤
                                                  └──> FINISHED
-    STARTING, CLAIMING, RECONCILING, RUNNING ──> WAITING, while Kafka, a registry or the file system is away
+    STARTING, CLAIMING, RECONCILING, RUNNING ──> WAITING, while Kafka, a registry, a service or the file system is away
     WAITING ──> STARTING before the first claim; CLAIMING; RUNNING if the queries outlast the outage, else RESTARTING;
                 STOPPING, STOPPED, FINISHED
     (each state that is not final) ──> FAILED; after a claim by another driver ──> SUPERSEDED

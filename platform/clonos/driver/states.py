@@ -14,7 +14,7 @@ class DriverState(StrEnum):
     RECONCILING = "RECONCILING"  # makes the checkpoint agree with the log, checks source retention
     RUNNING = "RUNNING"  # runs its queries
     RESTARTING = "RESTARTING"  # a query failed; the driver backs off in the warm session
-    WAITING = "WAITING"  # Kafka, a registry or the checkpoint's file system is away; no limit
+    WAITING = "WAITING"  # Kafka, a registry, a service or the checkpoint's file system is away; no limit
     STOPPING = "STOPPING"  # a stop was requested; the driver finishes the epoch
     STOPPED = "STOPPED"  # stopped as requested; the job can continue
     FINISHED = "FINISHED"  # a bounded run has processed its input

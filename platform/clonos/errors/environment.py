@@ -63,7 +63,10 @@ class KafkaAccessDenied(EnvironmentFault):
     slug = "kafka-access-denied"
     exit_code = 36
     kept_default = "nothing was published by this attempt; an epoch in doubt is replayed when the job runs again."
-    hint_default = "correct the settings CLONOS_KAFKA__SASL_… and CLONOS_KAFKA__SSL_…, or grant the missing permission."
+    hint_default = (
+        "correct the settings CLONOS_KAFKA__SASL_… and CLONOS_KAFKA__SSL_…, or grant the missing right: "
+        "docs/operating.md lists those of a job."
+    )
 
 
 class BrokerLimit(EnvironmentFault):
@@ -119,6 +122,17 @@ class JvmExited(EnvironmentFault):
     retry = True
     kept_default = "published records are unchanged; the next start replays the epoch in doubt."
     hint_default = "run the job again (an agent does so). If it recurs, check the host's memory and driver.memory."
+
+
+class ServiceUnavailable(EnvironmentFault):
+    """A service that the job calls does not answer; the job waits for it."""
+
+    slug = "service-unavailable"
+    outage = True
+    exit_code = 111
+    retry = True
+    kept_default = "the epoch was not published; the answers recorded so far are kept and used again."
+    hint_default = "check the service. The job continues when it answers; on_outage= of the service changes this."
 
 
 class RegistryUnavailable(EnvironmentFault):

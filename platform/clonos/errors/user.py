@@ -67,9 +67,16 @@ class ServiceError(UserError):
     exit_code = 16
     kept_default = "the epoch was not published; the determinants recorded so far are kept."
     hint_default = (
-        "start the job again (`clonos job start`) when the service answers; raise retries= of the service, or record "
-        "its errors with record_errors=True."
+        "start the job again (`clonos job start`) when the service answers. With on_outage='wait' the job waits for "
+        "it; with on_outage='record' the function can handle the failure."
     )
+
+    @classmethod
+    def recorded(cls, what: str) -> ServiceError:
+        """Return the error of a recorded failure, which the job's code handles: its text is `what` alone."""
+        error = cls(what)
+        error.kept = error.hint = ""
+        return error
 
 
 class ServiceTimedOut(ServiceError):
@@ -78,8 +85,8 @@ class ServiceTimedOut(ServiceError):
     slug = "service-timed-out"
     exit_code = 17
     hint_default = (
-        "start the job again (`clonos job start`) when the service answers; raise timeout= or retries= of the service, "
-        "or record its errors with record_errors=True."
+        "start the job again (`clonos job start`) when the service answers, or raise timeout= or retries= of the "
+        "service. With on_outage='wait' the job waits for it; with on_outage='record' the function can handle it."
     )
 
 

@@ -43,8 +43,9 @@ def after(seconds: float, answer: Any) -> Any:
 def script(service: Callable[..., Any], answers: Answers) -> Script:
     """Replace the external call of a service by prepared answers, inside a context.
 
-    Timeouts, retries, ``record_errors`` and the sharing of equal arguments work as in production. The answers also
-    apply in the Python workers of a local session, for queries that are started inside the context.
+    Timeouts, retries, ``on_outage`` (but nothing waits in a test) and the sharing of equal arguments work as in
+    production. The answers also apply in the Python workers of a local session, for queries that are started inside the
+    context.
 
     Args:
         service: A ``@clonos.service``, or ``clonos.clock``.
@@ -53,7 +54,7 @@ def script(service: Callable[..., Any], answers: Answers) -> Script:
 
     Example::
 
-        with script(is_banned, {"word": True, "slow": after(5, True), "bad": OSError("503")}) as scripted:
+        with script(is_banned, {"word": True, "slow": after(5, True), "bad": ConnectionError()}) as scripted:
             assert judge.function("word") == {"banned": True}
         assert scripted.calls == [("word",)]
 

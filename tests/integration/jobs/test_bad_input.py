@@ -332,7 +332,7 @@ def a_service_that_gives_no_answer(bench: Bench) -> None:
     bench.feed(9, partitions=1)
     flag, calls = str(bench.flag), str(bench.home / "calls")
 
-    @clonos.service(name="asked", timeout=0.5, retries=1)
+    @clonos.service(name="asked", timeout=0.5, retries=1, on_outage="fail")
     def asked(word: str) -> str:
         with open(calls, "a") as log:
             log.write(f"{word}\n")

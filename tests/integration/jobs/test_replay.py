@@ -6,6 +6,7 @@ import json
 import random
 import secrets
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -425,7 +426,7 @@ def test_failing_service_is_reported(kafka: KafkaSettings, run_job: Any, name: s
     source, out = make_topic(1, "in"), make_topic(1, "out")
     feed(kafka, source, 1, 10)
 
-    @clonos.service(name="never", retries=1)
+    @clonos.service(name="never", retries=1, on_outage="fail")
     def never(word: str) -> str:
         raise ConnectionError("nobody there")
 
@@ -439,6 +440,71 @@ def test_failing_service_is_reported(kafka: KafkaSettings, run_job: Any, name: s
     with pytest.raises(ServiceError, match="nobody there"):
         run_job(job, name)
     assert read_committed(kafka, out) == []
+
+
+def call_for_each(service: Callable[[str], str], source: str, out: str) -> Callable[[JobContext], None]:
+    @clonos.udf("string")
+    def call(value: str) -> str:
+        return service(value)
+
+    def job(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source).select(call(F.col("value").cast("string")).alias("value")), topic=out)
+
+    return job
+
+
+def test_an_error_in_the_code_of_a_service_fails_the_job(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 10)
+
+    @clonos.service(name="changed", retries=5, on_outage="record")
+    def score_of(word: str) -> str:
+        return {"value": "x"}["score"]
+
+    with pytest.raises(JobCodeError, match=r"KeyError: 'score', in score_of"):
+        run_job(call_for_each(score_of, source, out), name)
+    assert run_job.events_of("restart") == []
+    assert read_committed(kafka, out) == []
+
+
+@pytest.mark.turn
+def test_a_job_waits_for_the_end_of_an_outage_of_a_service(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """First in the call, then, after 10 s, in the driver; what was answered is not asked again."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 1, 10)
+    calls, back = tmp_path / "calls", tmp_path / "back"
+
+    @clonos.service(name="rates", retries=1)
+    def rate_of(word: str) -> str:
+        if word.endswith("5") and not back.exists():
+            raise ConnectionRefusedError("nobody there")
+        with calls.open("a") as log:
+            log.write(f"{word}\n")
+        return word
+
+    def end_the_outage() -> None:
+        eventually(lambda: run_job.events_of("waiting"), "the driver waits", timeout_s=120)
+        back.touch()
+
+    ending = threading.Thread(target=end_the_outage)
+    ending.start()
+    try:
+        run_job(call_for_each(rate_of, source, out), name)
+    finally:
+        ending.join()
+    waiting = run_job.events_of("waiting")[0]
+    assert waiting["error"] == "service-unavailable"
+    assert waiting["what"] == "The service rates failed: ConnectionRefusedError: nobody there."
+    states = [event["state"] for event in run_job.events_of("state")]
+    assert states[states.index("WAITING") - 1] == "RUNNING"
+    assert states[-1] == "FINISHED"
+    assert run_job.events_of("restart") == []
+    assert Counter((message.value() or b"").decode() for message in read_committed(kafka, out)) == sent
+    assert Counter(calls.read_text().split()) == sent
 
 
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])

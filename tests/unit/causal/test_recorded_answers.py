@@ -129,9 +129,9 @@ def test_answer_that_cannot_be_encoded_is_refused() -> None:
     assert recorder(current).queued == []
 
 
-@pytest.mark.parametrize("record_errors", [False, True])
-def test_an_answer_above_the_limit_of_a_record_names_service_and_size(record_errors: bool) -> None:
-    ask, calls = counted(lambda: "x" * MAX_ANSWER_BYTES, name="verbose", retries=3, record_errors=record_errors)
+@pytest.mark.parametrize("on_outage", ["wait", "fail", "record"])
+def test_an_answer_above_the_limit_of_a_record_names_service_and_size(on_outage: str) -> None:
+    ask, calls = counted(lambda: "x" * MAX_ANSWER_BYTES, name="verbose", retries=3, on_outage=on_outage)
     refused = pytest.raises(ResultNotSerialisable, match=r"verbose returned an answer of \d{7} bytes")
     with task_scope(task()) as current, refused as failed:
         ask()

@@ -135,14 +135,14 @@ def test_service_fails_after_the_last_retry() -> None:
     def fail() -> None:
         raise ConnectionError("connection refused")
 
-    ask, calls = counted(fail, retries=2, name="down")
+    ask, calls = counted(fail, retries=2, name="down", on_outage="fail")
     with task_scope(task()) as current:
         with pytest.raises(ServiceError, match="down failed: ConnectionError: connection refused"):
             ask()
         assert len(calls) == 3
         assert recorder(current).queued == []
-        with pytest.raises(ServiceError):
-            ask()  # not recorded, so the service is called again
+    with task_scope(task()), pytest.raises(ServiceError):
+        ask()  # not recorded, so the service is called again
     assert len(calls) == 6
 
 
@@ -150,7 +150,7 @@ def test_replay_raises_a_recorded_error(monkeypatch: pytest.MonkeyPatch) -> None
     def fail() -> None:
         raise ConnectionError("connection refused")
 
-    ask, calls = counted(fail, record_errors=True)
+    ask, calls = counted(fail, on_outage="record")
     first = task()
     with task_scope(first):
         with pytest.raises(ServiceError) as fresh:
@@ -223,9 +223,12 @@ def test_nested_services_in_threads_do_not_deadlock() -> None:
 def test_service_survives_pickling() -> None:
     from pyspark import cloudpickle
 
-    ask, _ = counted(lambda x: x + 1, name="far", timeout=3, retries=2, concurrency=4, record_errors=True)
+    ask, _ = counted(
+        lambda x: x + 1, name="far", timeout=3, retries=2, concurrency=4, on_outage="record", outages=(KeyError,)
+    )
     back = cloudpickle.loads(cloudpickle.dumps(ask))  # type: ignore[no-untyped-call]
-    assert (back.name, back.timeout, back.retries, back.concurrency, back.record_errors) == ("far", 3, 2, 4, True)
+    assert (back.name, back.timeout, back.retries, back.concurrency) == ("far", 3, 2, 4)
+    assert (back.on_outage, back.outages) == ("record", (KeyError,))
     assert back(1) == 2
 
 
@@ -252,5 +255,5 @@ def test_map_takes_an_iterable_for_each_argument() -> None:
 
 def test_map_raises_the_first_failure() -> None:
     ask, _ = counted(lambda x: 1 // x, concurrency=4)
-    with task_scope(task()), pytest.raises(ServiceError, match="ZeroDivisionError"):
+    with task_scope(task()), pytest.raises(ZeroDivisionError):
         ask.map([3, 0, 1])
