@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerUnavailable, SourceOffsetsExpired, SpecError, TopicMissing
 from clonos.extend.source import Progress
-from clonos.kafka import client_config, spark_options, topics_missing_error, unanswered
+from clonos.kafka import client_config, spark_options, unanswered, unlisted_topics_error
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import java_pattern
@@ -103,7 +103,7 @@ class KafkaSource:
         metadata = _metadata(kafka)
         missing = [name for name in self._topics if name not in metadata or metadata[name] is None]
         if missing:
-            raise topics_missing_error("source", missing, metadata)
+            raise unlisted_topics_error(kafka, "source", missing, metadata)
         unknown = [
             f"{topic}[{partition}]"
             for topic, partitions in self._assigned.items()

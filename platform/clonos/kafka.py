@@ -4,19 +4,25 @@ helpers.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, ClusterMetadata
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, BrokerMetadata, ClusterMetadata
 
-from clonos.errors import BrokerUnavailable, KafkaAccessDenied, TopicMissing
+from clonos.errors import BrokerUnavailable, ClonosError, KafkaAccessDenied, TopicMissing
 from clonos.settings import KafkaSettings
 
 ClientConfig = dict[str, str | int | float | bool]
 _FULL_QUEUE_POLL_S: Final = 0.05
+_REACHED_S: Final = 3.0
+_OAUTH_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
 
 # For short-lived clients in every epoch: reconnect and retry at once instead of in librdkafka's steps of 100 ms
 # (measured: init_transactions 55 ms with the defaults, 15 ms with these).
@@ -47,6 +53,17 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
         config["security.protocol"] = kafka.security_protocol
     if kafka.sasl_mechanism:
         config["sasl.mechanisms"] = kafka.sasl_mechanism
+    if kafka.sasl_mechanism == "OAUTHBEARER":
+        config["sasl.oauthbearer.method"] = "oidc"
+        config["sasl.oauthbearer.token.endpoint.url"] = kafka.sasl_oauth_token_url
+        config["sasl.oauthbearer.client.id"] = kafka.sasl_oauth_client_id
+        config["sasl.oauthbearer.client.secret"] = kafka.secrets()["sasl_oauth_client_secret"]
+        if kafka.sasl_oauth_scope:
+            config["sasl.oauthbearer.scope"] = kafka.sasl_oauth_scope
+        if kafka.sasl_oauth_extensions:
+            extensions = kafka.sasl_oauth_extensions.items()
+            config["sasl.oauthbearer.extensions"] = ",".join(f"{name}={value}" for name, value in extensions)
+    elif kafka.sasl_mechanism:
         config["sasl.username"] = kafka.sasl_username or ""
         config["sasl.password"] = kafka.sasl_password.get_secret_value() if kafka.sasl_password else ""
     if kafka.ssl_ca_location:
@@ -62,6 +79,26 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
     return config
 
 
+def assigned_reader(kafka: KafkaSettings, group: str, **overrides: str | int | float | bool) -> Consumer:
+    """A read_committed consumer of partitions that the caller assigns; it joins no group and commits nothing.
+
+    librdkafka requires the name of a group, and looks for its coordinator. A user without rights on the group gets
+    errors from `Consumer.poll` that concern nothing else: see `about_the_group`.
+
+    Args:
+        kafka: The Kafka cluster.
+        group: Name of the group; with the job's prefix, the documented rights of the job cover it.
+        overrides: Further settings, as for `client_config`.
+    """
+    options: ClientConfig = {"group_id": group, "isolation_level": "read_committed", "enable_auto_commit": False}
+    return Consumer(client_config(kafka, **{**options, **overrides}))
+
+
+def about_the_group(error: KafkaError) -> bool:
+    """Whether an error of an `assigned_reader` only says that its user has no rights on the group."""
+    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     """The Kafka settings as ``kafka.*`` options of Spark's Kafka source."""
     options = {f"kafka.{name}": value for name, value in java_options(kafka).items()}
@@ -75,6 +112,15 @@ def java_options(kafka: KafkaSettings) -> dict[str, str]:
         options["security.protocol"] = kafka.security_protocol
     if kafka.sasl_mechanism:
         options["sasl.mechanism"] = kafka.sasl_mechanism
+    if kafka.sasl_mechanism == "OAUTHBEARER":
+        options["sasl.oauthbearer.token.endpoint.url"] = kafka.sasl_oauth_token_url
+        options["sasl.login.callback.handler.class"] = f"{_OAUTH_PACKAGE}.OAuthBearerLoginCallbackHandler"
+        login = {"clientId": kafka.sasl_oauth_client_id, "clientSecret": kafka.secrets()["sasl_oauth_client_secret"]}
+        login |= {"scope": kafka.sasl_oauth_scope} if kafka.sasl_oauth_scope else {}
+        login |= {f"extension_{name}": value for name, value in kafka.sasl_oauth_extensions.items()}
+        quoted = " ".join(f"{name}={jaas_quoted(value)}" for name, value in login.items())
+        options["sasl.jaas.config"] = f"{_OAUTH_PACKAGE}.OAuthBearerLoginModule required {quoted};"
+    elif kafka.sasl_mechanism:
         module = "scram.ScramLoginModule" if kafka.sasl_mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
         password = kafka.sasl_password.get_secret_value() if kafka.sasl_password else ""
         options["sasl.jaas.config"] = (
@@ -87,10 +133,35 @@ def java_options(kafka: KafkaSettings) -> dict[str, str]:
     if kafka.ssl_certificate_location and kafka.ssl_key_location:
         options["ssl.keystore.type"] = "PEM"
         options["ssl.keystore.certificate.chain"] = kafka.ssl_certificate_location.read_text()
-        options["ssl.keystore.key"] = kafka.ssl_key_location.read_text()
+        options["ssl.keystore.key"] = _java_key(kafka.ssl_key_location)
         if kafka.ssl_key_password:
             options["ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
     return options
+
+
+def java_flags(kafka: KafkaSettings) -> list[str]:
+    """Flags of a JVM whose Kafka clients connect: they ask only token endpoints that the JVM allows (since Kafka 4)."""
+    if kafka.sasl_mechanism != "OAUTHBEARER":
+        return []
+    return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={kafka.sasl_oauth_token_url}"]
+
+
+def _java_key(file: Path) -> str:
+    """The text of a key file, if Kafka's Java clients can read it; librdkafka reads more formats.
+
+    Raises:
+        KafkaAccessDenied: The key is in another format, as OpenSSL 1 writes it by default.
+    """
+    text = file.read_text()
+    if "-----BEGIN PRIVATE KEY-----" in text or "-----BEGIN ENCRYPTED PRIVATE KEY-----" in text:
+        return text
+    begin = next((line for line in text.splitlines() if line.startswith("-----BEGIN")), "no PEM block")
+    raise KafkaAccessDenied(
+        f"Spark's Kafka clients cannot read the key {file}: it has {begin!r}, and they read PKCS#8 only.",
+        kept="nothing was started.",
+        hint=f"convert it with `openssl pkcs8 -topk8 -in {file} -out NEW` (-nocrypt: without a password), and set "
+        "CLONOS_KAFKA__SSL_KEY_LOCATION to the new file.",
+    )
 
 
 def produce(producer: Producer, topic: str, value: bytes | None, key: bytes | None = None, **options: Any) -> None:
@@ -172,6 +243,24 @@ def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in known or known[name].error is not None]
 
 
+def unlisted_topics_error(
+    kafka: KafkaSettings, kind: str, missing: Sequence[str], known: Iterable[str]
+) -> TopicMissing | KafkaAccessDenied:
+    """The error about topics that Kafka does not list: it hides one from this user, or they do not exist.
+
+    The arguments are those of `topics_missing_error`.
+    """
+    admin = AdminClient(client_config(kafka))
+    for topic in missing:  # a request for all topics leaves out those that the user may not describe
+        with contextlib.suppress(KafkaException):
+            error = admin.list_topics(topic, timeout=15).topics[topic].error
+            if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                right = f"{'READ' if kind == 'source' else 'WRITE'} on the topic {topic}"
+                what = f"Kafka does not show the {kind} topic {topic!r}: {error.str().rstrip('.')}."
+                return KafkaAccessDenied(what, kept="nothing was started.", hint=_granting(right))
+    return topics_missing_error(kind, missing, known)
+
+
 def topics_missing_error(kind: str, missing: Sequence[str], known: Iterable[str]) -> TopicMissing:
     """The error about topics that do not exist, with similar names and the command that creates them.
 
@@ -200,7 +289,8 @@ def jaas_quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-# Permanent errors: authentication failed, or the user lacks a permission.
+# Permanent errors: authentication failed, or the user lacks a permission. Those of groups are not among them: no reader
+# joins a group (`assigned_reader`).
 REFUSALS: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -208,20 +298,38 @@ REFUSALS: Final = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
 
 
-def unanswered(problem: str, error: KafkaError) -> KafkaAccessDenied | BrokerUnavailable:
-    """Convert the error of a Kafka request (`problem` describes the request) to a typed error: refused, or not
-    answered.
+_UNAUTHORISED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+
+def unanswered(problem: str, error: KafkaError, *, right: str = "") -> KafkaAccessDenied | BrokerUnavailable:
+    """Convert the error of a Kafka request to a typed error: refused, or not answered.
+
+    Args:
+        problem: Describes the request.
+        error: The error.
+        right: The right that the request needs, for the hint of a refusal, such as ``READ on the topic in``.
     """
+    text = error.str().rstrip(".")
     if error.code() in REFUSALS:
-        return KafkaAccessDenied(f"{problem}, access was refused: {error.str()}.")
-    return BrokerUnavailable(f"{problem}: {error.str()}.")
+        hint = _granting(right) if right and error.code() in _UNAUTHORISED else ""
+        return KafkaAccessDenied(f"{problem}, access was refused: {text}.", hint=hint)
+    return BrokerUnavailable(f"{problem}: {text}.")
+
+
+def _granting(right: str) -> str:
+    return f"grant the user {right}; docs/operating.md lists the rights that a job needs."
 
 
 def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 30.0) -> ClusterMetadata:
@@ -234,7 +342,13 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
     cluster = f"Kafka at {kafka.bootstrap_servers or '(no address set)'}"
     errors: list[KafkaError] = []  # a request reports only its timeout, not the cause
     config: dict[str, Any] = {**client_config(kafka, log_level=0), "error_cb": errors.append}
-    admin = AdminClient(config)
+    try:
+        admin = AdminClient(config)
+    except KafkaException as error:  # it reads the files of certificates and keys
+        files = (kafka.ssl_ca_location, kafka.ssl_certificate_location, kafka.ssl_key_location)
+        missing = "".join(f"; {file} is no file" for file in files if file is not None and not file.is_file())
+        what = f"The settings of the connection to Kafka are not usable: {error.args[0].str().rstrip('.')}{missing}."
+        raise KafkaAccessDenied(what, kept="nothing was started.") from error
     deadline = time.monotonic() + timeout_s
     reason = "no answer"
     while time.monotonic() < deadline:
@@ -253,3 +367,42 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
     if causes and causes[-1].code() in REFUSALS:  # a slow login: there was no time for a second one
         raise unanswered(f"{cluster} refused the connection", causes[-1])
     raise BrokerUnavailable(f"{cluster} did not answer: {causes[-1].str() if causes else reason}.")
+
+
+def unreachable_broker(metadata: ClusterMetadata) -> BrokerUnavailable | None:
+    """The error about a broker whose advertised address this machine cannot reach; None: all are reachable.
+
+    The first connection uses the bootstrap servers, all others the addresses that the brokers advertise.
+    """
+    with ThreadPoolExecutor(8, "clonos-addresses") as pool:
+        problems = [problem for problem in pool.map(_unreachable, metadata.brokers.values()) if problem]
+    if not problems:
+        return None
+    return BrokerUnavailable(
+        f"Kafka answers, but tells its clients to connect to {problems[0]}.",
+        kept="nothing was started.",
+        hint="set advertised.listeners of that broker to an address that this machine can reach.",
+    )
+
+
+def _unreachable(broker: BrokerMetadata) -> str:
+    try:
+        with socket.create_connection((broker.host, broker.port), _REACHED_S):
+            return ""
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        return f"broker {broker.id} at {broker.host}:{broker.port}, which is not reachable: {reason}"
+
+
+def explained(kafka: KafkaSettings, error: ClonosError) -> ClonosError:
+    """The error, or a clearer one: Kafka did not answer because its brokers advertise an address that is not reachable.
+
+    Args:
+        kafka: The Kafka cluster.
+        error: The error of a request.
+    """
+    if isinstance(error, BrokerUnavailable):
+        with contextlib.suppress(KafkaException, BrokerUnavailable, KafkaAccessDenied):
+            if (clearer := unreachable_broker(await_brokers(kafka, timeout_s=_REACHED_S))) is not None:
+                return clearer
+    return error

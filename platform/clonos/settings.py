@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _ADDRESS: Final = r"^(https?://.+)?$"
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 
 class KafkaSettings(BaseModel):
@@ -27,6 +27,11 @@ class KafkaSettings(BaseModel):
         sasl_mechanism: Mechanism of the login; required with a SASL protocol.
         sasl_username: User of the login.
         sasl_password: Password of the login.
+        sasl_oauth_token_url: Token endpoint of the OpenID Connect provider, for OAUTHBEARER.
+        sasl_oauth_client_id: Id of the client at the provider.
+        sasl_oauth_client_secret: Secret of the client.
+        sasl_oauth_scope: Scope of the requested tokens.
+        sasl_oauth_extensions: SASL extensions that the cluster requires, such as ``logicalCluster``.
         ssl_ca_location: PEM file with trusted certificate authorities.
         ssl_certificate_location: PEM file with the client certificate, for mutual TLS.
         ssl_key_location: PEM file with the client key, for mutual TLS.
@@ -38,10 +43,29 @@ class KafkaSettings(BaseModel):
     sasl_mechanism: SaslMechanism | None = None
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
+    sasl_oauth_token_url: str = Field("", pattern=_ADDRESS)
+    sasl_oauth_client_id: str = ""
+    sasl_oauth_client_secret: SecretStr | None = None
+    sasl_oauth_scope: str = ""
+    sasl_oauth_extensions: dict[str, str] = Field(default_factory=dict)
     ssl_ca_location: Path | None = None
     ssl_certificate_location: Path | None = None
     ssl_key_location: Path | None = None
     ssl_key_password: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _check_oauth(self) -> Self:
+        if self.sasl_mechanism == "OAUTHBEARER" and not (
+            self.sasl_oauth_token_url and self.sasl_oauth_client_id and self.sasl_oauth_client_secret
+        ):
+            names = "…__SASL_OAUTH_TOKEN_URL, …__SASL_OAUTH_CLIENT_ID and …__SASL_OAUTH_CLIENT_SECRET"
+            raise ValueError(f"the mechanism OAUTHBEARER needs {names}")
+        return self
+
+    def secrets(self) -> dict[str, str]:
+        """The secrets that are set, in plain text: field → value."""
+        fields = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value.get_secret_value() for name, value in fields if isinstance(value, SecretStr)}
 
 
 class RegistrySettings(BaseModel):

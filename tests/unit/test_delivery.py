@@ -65,6 +65,7 @@ class Answering:
 
 def test_the_outcome_of_a_record_without_an_offset_is_read_from_the_log() -> None:
     producer = object.__new__(TransactionalProducer)
+    producer._topics = set()
     producer.transactional_id = "id"
     producer.producer = cast(Producer, Answering(7, 8))
     assert producer.commit_all("log", [b"1", b"2"], 0) == [7, 8]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from pydantic import SecretStr
+from confluent_kafka.admin import AdminClient, BrokerMetadata
+from pydantic import SecretStr, ValidationError
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
 from clonos.kafka import (
     REFUSALS,
     await_brokers,
     client_config,
+    explained,
+    java_flags,
+    java_options,
     spark_options,
     topics_missing_error,
     unanswered,
+    unreachable_broker,
 )
 from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
@@ -146,7 +152,7 @@ def test_sasl_without_credentials_has_empty_options() -> None:
 def test_ssl_options_for_librdkafka_and_spark(tmp_path: Path) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     certificate.write_text("CERT")
-    key.write_text("KEY")
+    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----")
     kafka = KafkaSettings(
         security_protocol="SSL",
         ssl_ca_location=tmp_path / "ca.pem",
@@ -161,7 +167,97 @@ def test_ssl_options_for_librdkafka_and_spark(tmp_path: Path) -> None:
     assert config["ssl.key.password"] == options["kafka.ssl.key.password"] == "secret"
     assert options["kafka.ssl.truststore.type"] == options["kafka.ssl.keystore.type"] == "PEM"
     assert options["kafka.ssl.keystore.certificate.chain"] == "CERT"
-    assert options["kafka.ssl.keystore.key"] == "KEY"
+    assert options["kafka.ssl.keystore.key"] == key.read_text()
+
+
+@pytest.mark.parametrize("begin", ["RSA PRIVATE KEY", "EC PRIVATE KEY", "CERTIFICATE"])
+def test_a_key_that_java_cannot_read_is_refused(tmp_path: Path, begin: str) -> None:
+    key = tmp_path / "k.pem"
+    key.write_text(f"-----BEGIN {begin}-----\nProc-Type: 4,ENCRYPTED\n")
+    kafka = KafkaSettings(security_protocol="SSL", ssl_certificate_location=key, ssl_key_location=key)
+    with pytest.raises(KafkaAccessDenied, match=f"{begin}.*PKCS#8") as refusal:
+        spark_options(kafka)
+    assert f"openssl pkcs8 -topk8 -in {key}" in refusal.value.hint
+
+
+@pytest.mark.parametrize("field", ["ssl_ca_location", "ssl_certificate_location", "ssl_key_location"])
+def test_a_file_that_librdkafka_cannot_read_is_a_typed_error(tmp_path: Path, field: str) -> None:
+    kafka = KafkaSettings.model_validate(
+        {"bootstrap_servers": "127.0.0.1:9", "security_protocol": "SSL", field: tmp_path / "missing.pem"}
+    )
+    with pytest.raises(KafkaAccessDenied, match=r"to Kafka are not usable.*missing\.pem is no file"):
+        await_brokers(kafka, timeout_s=0.1)
+
+
+OAUTH = {
+    "bootstrap_servers": "a:1",
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_oauth_token_url": "https://login.example/token",
+    "sasl_oauth_client_id": "clonos",
+    "sasl_oauth_client_secret": 'a"b',
+    "sasl_oauth_scope": "kafka",
+    "sasl_oauth_extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"},
+}
+
+
+def test_oauth_options_for_librdkafka_and_java() -> None:
+    kafka = KafkaSettings.model_validate(OAUTH)
+    config, options = client_config(kafka), java_options(kafka)
+    assert {name: value for name, value in config.items() if name.startswith("sasl")} == {
+        "sasl.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+        "sasl.oauthbearer.client.id": "clonos",
+        "sasl.oauthbearer.client.secret": 'a"b',
+        "sasl.oauthbearer.scope": "kafka",
+        "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1",
+    }
+    AdminClient(config)  # librdkafka knows all of them
+    assert options["sasl.mechanism"] == "OAUTHBEARER"
+    assert options["sasl.oauthbearer.token.endpoint.url"] == "https://login.example/token"
+    assert options["sasl.jaas.config"].endswith(
+        'OAuthBearerLoginModule required clientId="clonos" clientSecret="a\\"b" scope="kafka" '
+        'extension_logicalCluster="lkc-1" extension_identityPoolId="pool-1";'
+    )
+    assert java_flags(kafka) == ["-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=https://login.example/token"]
+    assert java_flags(KafkaSettings()) == []
+    assert kafka.secrets() == {"sasl_oauth_client_secret": 'a"b'}
+
+
+@pytest.mark.parametrize("field", ["sasl_oauth_token_url", "sasl_oauth_client_id", "sasl_oauth_client_secret"])
+def test_oauth_needs_an_endpoint_and_a_client(field: str) -> None:
+    with pytest.raises(ValidationError, match="OAUTHBEARER needs"):
+        KafkaSettings.model_validate({name: value for name, value in OAUTH.items() if name != field})
+
+
+class Metadata:
+    """What Kafka says about its brokers."""
+
+    def __init__(self, *addresses: tuple[str, int]) -> None:
+        self.brokers = {}
+        for number, (host, port) in enumerate(addresses):
+            broker = self.brokers[number] = BrokerMetadata()
+            broker.id, broker.host, broker.port = number, host, port
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "reason"), [("127.0.0.1", 9, "refused"), ("kafka.invalid", 9092, "kafka.invalid")]
+)
+def test_an_advertised_address_that_is_not_reachable_is_named(
+    monkeypatch: pytest.MonkeyPatch, host: str, port: int, reason: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        good = server.getsockname()
+        assert unreachable_broker(cast("Any", Metadata(good))) is None
+        monkeypatch.setattr("clonos.kafka.await_brokers", lambda *_, **__: Metadata(good, (host, port)))
+        error = explained(KafkaSettings(), BrokerUnavailable("Kafka did not answer."))
+    assert f"broker 1 at {host}:{port}" in error.what
+    assert reason in error.what
+    assert isinstance(error, BrokerUnavailable)
+    assert "advertised.listeners" in error.hint
+    other = KafkaAccessDenied("no")
+    assert explained(KafkaSettings(), other) is other
 
 
 def test_secrets_are_masked_in_repr() -> None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.audit.multiset import Sum, content_hash
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import client_config, unanswered
+from clonos.kafka import about_the_group, assigned_reader, unanswered
 from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
@@ -39,15 +39,8 @@ class VisibleOutput:
     def __init__(self, kafka: KafkaSettings, topics: Collection[str], on_read: OnRead) -> None:
         self.topics = sorted(topics)
         self._on_read = on_read
-        self._consumer = Consumer(
-            client_config(
-                kafka,
-                group_id="clonos-audit",  # never joined, never committed
-                isolation_level="read_committed",
-                enable_auto_commit=False,
-                enable_partition_eof=True,
-                auto_offset_reset="error",
-            )
+        self._consumer = assigned_reader(
+            kafka, group="clonos-audit", enable_partition_eof=True, auto_offset_reset="error"
         )
         self._positions: dict[tuple[str, int], int] = {}
         self._first = 0  # sum of the partitions' first offsets
@@ -102,6 +95,8 @@ class VisibleOutput:
     def _take(self, message: Message, due: dict[tuple[str, int], int]) -> None:
         place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
         error = message.error()
+        if error is not None and about_the_group(error):
+            return
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise unanswered(f"{place[0]}[{place[1]}] cannot be read", error)
         end = due.get(place)

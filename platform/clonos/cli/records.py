@@ -39,6 +39,8 @@ def create(
     for name, future in admin.create_topics(new_topics, request_timeout=_TIMEOUT_S).items():
         try:
             future.result(_TIMEOUT_S)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"Kafka did not create the topic {name!r} in {_TIMEOUT_S:g} s.") from error
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -108,19 +110,11 @@ def consume(
 
 
 def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_json: bool) -> None:
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, TopicPartition
 
-    from clonos.kafka import client_config
+    from clonos.kafka import about_the_group, assigned_reader
 
-    reader = Consumer(
-        client_config(
-            kafka,
-            group_id="clonos-cli",  # required by librdkafka; offsets are not committed
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            isolation_level="read_committed",
-        )
-    )
+    reader = assigned_reader(kafka, group="clonos-cli", enable_partition_eof=True)
     try:
         metadata = reader.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
         if metadata.error is not None:
@@ -141,7 +135,7 @@ def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_js
                 echo(_as_json(message) if as_json else _as_text(message))
             elif error.code() == KafkaError._PARTITION_EOF:
                 open_ends.discard(message.partition() or 0)
-            elif not error.retriable():
+            elif not error.retriable() and not about_the_group(error):
                 raise BrokerUnavailable(f"Reading {topic!r} failed: {error.str()}.")
     finally:
         reader.close()

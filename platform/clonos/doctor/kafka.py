@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from clonos.doctor.check import Check, fail, ok, warn
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
-from clonos.kafka import await_brokers, client_config
+from clonos.kafka import await_brokers, client_config, unreachable_broker
 from clonos.settings import KafkaSettings, Settings
 
 _REACHABLE_TIMEOUT_S: Final = 5.0
@@ -45,6 +45,9 @@ def check(settings: Settings) -> Iterator[Check]:
         return
     count = len(metadata.brokers)
     yield ok("Kafka", f"{count} broker{'s' if count != 1 else ''} at {kafka.bootstrap_servers}")
+    if (unreachable := unreachable_broker(metadata)) is not None:
+        yield fail("Kafka's addresses", unreachable.what, meaning="no job can run.", fix=unreachable.hint)
+        return
     admin = AdminClient(client_config(kafka))
     broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
     try:
@@ -58,6 +61,11 @@ def check(settings: Settings) -> Iterator[Check]:
             meaning="unsuitable limits are detected only when a job starts.",
             fix="allow DESCRIBE_CONFIGS on the cluster.",
         )
+    except TimeoutError:
+        yield fail(
+            "Kafka limits", f"no answer in {_TIMEOUT_S:g} s", meaning="no job can run.", fix="check the brokers."
+        )
+        return
     else:
         yield from limits(values)
         yield from safety(values, count, embedded=embedded)
@@ -135,11 +143,11 @@ def _transactions(kafka: KafkaSettings, admin: AdminClient) -> Iterator[Check]:
             begun = time.time() * 1000
             at = _publish(kafka, topic)
             ended = time.time() * 1000
-    except KafkaException as error:
-        reason = error.args[0]
+    except (KafkaException, TimeoutError) as error:
+        reason = error.args[0] if isinstance(error, KafkaException) else None
         yield fail(
             "transactions",
-            f"{reason.name()}: {reason.str()}",
+            f"{reason.name()}: {reason.str()}" if reason is not None else f"no answer in {_TIMEOUT_S:g} s",
             meaning="nothing can be published exactly once.",
             fix="allow CREATE, DESCRIBE and WRITE on topics and transactional ids with the prefix `clonos.`; "
             "see the brokers' logs for the transaction coordinator.",
@@ -157,7 +165,7 @@ def _topic(admin: AdminClient) -> Iterator[str]:
     try:
         yield name
     finally:
-        with suppress(KafkaException):
+        with suppress(KafkaException, TimeoutError):
             admin.delete_topics([name])[name].result(_TIMEOUT_S)
 
 

@@ -35,7 +35,15 @@ from clonos.driver.running import Running
 from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.topic_ids import TopicIds, check_source_topics
-from clonos.errors import BrokerUnavailable, CheckpointUnavailable, ClonosError, JvmExited, StopTimedOut, Superseded
+from clonos.errors import (
+    BrokerUnavailable,
+    CheckpointUnavailable,
+    ClonosError,
+    JvmExited,
+    ServiceUnavailable,
+    StopTimedOut,
+    Superseded,
+)
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
@@ -43,7 +51,7 @@ from clonos.jobs.code_files import code_hash
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import SharingDepth
-from clonos.kafka import await_brokers
+from clonos.kafka import await_brokers, explained
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
 from clonos.log.topic import log_topic
@@ -57,6 +65,7 @@ _POLL_S = 0.1
 _BROKERS_TIMEOUT_S = 10.0
 _ANSWER_S = 3.0
 _WAIT_S = 1.0
+_LONGEST_WAIT_S = 15.0
 # A request that Kafka did not answer may fail this much later: longer than the timeouts of Kafka's clients.
 _OUTAGE_FOLLOWS_S = 90.0
 # Without a finished epoch in between, no more failures than these count as late effects of an outage.
@@ -107,6 +116,7 @@ class Driver:
         self._job = replace(job, code=code_hash(parts))
         self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
         self._topic_ids = TopicIds(kafka)
+        self._service_waits = 0  # for services, since the last finished epoch
         self._kafka_watch = KafkaWatch(kafka, events.emit, log=log_topic(job.spec.name))
         self._failing: str | None = None
         self._assumed_outages = 0  # failures since the last finished epoch that an outage of Kafka may have caused
@@ -297,9 +307,12 @@ class Driver:
                     self.check()
                 return True
             except ClonosError as error:
+                cause = explained(self._kafka, error)
                 if not (error.outage and self._options.wait_for_kafka):
-                    raise
-                if not self._wait_out(error):
+                    if cause is error:
+                        raise
+                    raise cause from error
+                if not self._wait_out(cause):
                     return False
                 self._to(DriverState.STARTING)
 
@@ -334,8 +347,12 @@ class Driver:
         if self.state is not DriverState.WAITING:
             self._to(DriverState.WAITING)
         self._events.emit("waiting", **error_fields(error))
+        pause = _WAIT_S
+        if isinstance(error, ServiceUnavailable):  # each attempt claims the log and asks the service
+            pause = min(_WAIT_S * 2.0**self._service_waits, _LONGEST_WAIT_S)
+            self._service_waits += 1
         # Kafka may answer although a coordinator or a registry does not: then the next attempt shows it.
-        ready = not self._stopped_within(_WAIT_S) and wait_for_kafka(self._kafka, stopped=lambda: self._asked_to_stop)
+        ready = not self._stopped_within(pause) and wait_for_kafka(self._kafka, stopped=lambda: self._asked_to_stop)
         while ready and isinstance(error, CheckpointUnavailable) and self._is_checkpoint_away():
             ready = not self._stopped_within(_WAIT_S)
         if not ready:
@@ -531,6 +548,7 @@ class Driver:
                 finished = total
                 self._failing = None
                 self._assumed_outages = 0
+                self._service_waits = 0
                 self._budget.progressed()
             self._topic_ids.check()
             if self._job.spec.spec.trigger.available_now:

@@ -39,6 +39,7 @@ from clonos.errors import (
     CheckpointOutdated,
     EpochFailed,
     ForeignRecord,
+    KafkaAccessDenied,
     Superseded,
 )
 from clonos.extend.lanes import divergence
@@ -57,7 +58,7 @@ from clonos.resolve_command import new_code_command
 from clonos.spark.internals import batch_partitions, executed_plan, running_query
 from clonos.spark.repeatable_kafka import finished_topics, take_latencies
 from clonos.spark.spooling import DriverLane, SpooledRows
-from clonos.telemetry.events import Emit
+from clonos.telemetry.events import Emit, error_fields
 
 
 class PlanRestored(EpochFailed):
@@ -306,13 +307,19 @@ class EpochRunner:
             if self._driver_lane is not None:
                 self._driver_lane.discard()  # the renewed claim fences its producer
             with self._own.lock:
-                self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
+                self._truncate(name)
         if all(report.outcome not in ("skipped", "audited") for report in reports):
             # Otherwise neither the output's size nor the time to publish it is known.
             self._adapt_bound(read.total(), time.monotonic() - begun.started, size)
         self.published |= any(report.outcome == "published" for report in reports)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
+
+    def _truncate(self, name: str) -> None:
+        try:
+            self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
+        except KafkaAccessDenied as error:  # the log grows; the job can run
+            self._emit("not-truncated", query=name, **error_fields(error))
 
     def _adapt_bound(self, read: int, seconds: float, size: int) -> None:
         if self._bound.update(read=read, seconds=seconds, size=size) and self.on_bound is not None:

@@ -12,6 +12,7 @@ from clonos.errors import (
     ClonosError,
     EpochFailed,
     JobCodeError,
+    KafkaAccessDenied,
     RestartsExhausted,
     SourceOffsetsExpired,
 )
@@ -26,6 +27,8 @@ _DAMAGED_STATE: Final = re.compile(
     r"CANNOT_LOAD_STATE_STORE\.CANNOT_READ|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
     r"|(?s:CANNOT_LOAD_STATE_STORE.*(?:ChecksumException|EOFException|ZipException|Stream is corrupted|readLineage))"
 )
+# Exceptions of Kafka's Java client, from the readers of a source: the user lacks a right, or its login is refused.
+_REFUSED: Final = re.compile(r"org\.apache\.kafka\.common\.errors\.(\w*Auth(?:oriz|entic)ation\w*: [^\n]*)")
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
@@ -53,11 +56,25 @@ def classify(failure: BaseException) -> ClonosError:
         if _SHORT_OF.match(error):
             return EpochFailed(f"A Python worker ran out of memory, processes or file descriptors: {error}")
         return JobCodeError(f"{python_failure(text)}.")
+    if (refused := _REFUSED.search(text)) is not None:
+        return KafkaAccessDenied(f"Kafka refused a reader of the job's sources: {refused[1].rstrip('.')}.")
     if any(sign in text for sign in _LOST_INPUT):
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
     if _DAMAGED_STATE.search(text):
         return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
-    return EpochFailed(f"{type(failure).__name__}: {_last_lines(text)}")
+    reason = _last_lines(text)
+    caused = text.rpartition("\nCaused by: ")
+    innermost = caused[2].partition("\n")[0] if caused[1] else _innermost(failure)
+    more = f" | caused by: {innermost[:500]}" if innermost and innermost not in reason else ""
+    return EpochFailed(f"{type(failure).__name__}: {reason}{more}")
+
+
+def _innermost(failure: BaseException) -> str:
+    """The first line of the innermost cause that PySpark knows; empty: the failure has none."""
+    cause: BaseException | None = getattr(failure, "_cause", None)
+    while cause is not None and (inner := getattr(cause, "_cause", None)) is not None:
+        cause = inner
+    return next(iter(str(cause).splitlines()), "") if cause is not None else ""
 
 
 def _last_lines(text: str) -> str:

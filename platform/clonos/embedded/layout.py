@@ -174,6 +174,8 @@ def _sasl(client: KafkaSettings) -> dict[str, str]:
         password = client.sasl_password.get_secret_value() if client.sasl_password else ""
         user = f"user_{client.sasl_username or ''}={jaas_quoted(password)}"
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    elif mechanism == "OAUTHBEARER":  # the broker's settings say how it validates tokens
+        user, module = "", "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     else:
         # SCRAM users are in the cluster's metadata; the formatting tool creates them.
         user, module = "", "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -185,7 +187,7 @@ def scram_arguments(client: KafkaSettings) -> list[str]:
     """Arguments for Kafka's storage formatting tool that create the user of `client`; empty unless its mechanism
     is SCRAM.
     """
-    if not client.sasl_mechanism or client.sasl_mechanism == "PLAIN":
+    if not (client.sasl_mechanism or "").startswith("SCRAM"):
         return []
     password = client.sasl_password.get_secret_value() if client.sasl_password else ""
     return ["--add-scram", f"{client.sasl_mechanism}=[name={client.sasl_username or ''},password={password}]"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import await_brokers
+from clonos.kafka import await_brokers, unreachable_broker
 from clonos.settings import KafkaSettings, Settings
 
 
@@ -12,7 +12,7 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
     """The configured Kafka, else the running embedded Kafka of `settings.home`.
 
     Raises:
-        BrokerUnavailable: Neither is reachable.
+        BrokerUnavailable: Neither is reachable, or a broker advertises an address that is not.
     """
     kafka = settings.kafka
     if not kafka.bootstrap_servers:
@@ -24,5 +24,7 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
                 hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
             )
         kafka = kafka.model_copy(update={"bootstrap_servers": embedded.bootstrap_servers})
-    await_brokers(kafka, timeout_s=10.0)
+    unreachable = unreachable_broker(await_brokers(kafka, timeout_s=10.0))
+    if unreachable is not None:
+        raise unreachable
     return kafka

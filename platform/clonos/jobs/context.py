@@ -20,7 +20,7 @@ from clonos.formats.codec import Format
 from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
 from clonos.formats.registry import Pins
 from clonos.jobs.spec import JobSpec, check_name
-from clonos.kafka import topics_missing, topics_missing_error
+from clonos.kafka import topics_missing, unlisted_topics_error
 from clonos.settings import KafkaSettings, Settings
 
 
@@ -190,7 +190,7 @@ class JobContext:
         if (on_poison == "dead-letter") != (dead_letters is not None):
             raise SpecError("on_poison='dead-letter' and dead_letters='<topic>' belong together.")
         if dead_letters is not None and topics_missing(self.kafka, [dead_letters]):
-            raise topics_missing_error("dead-letter", [dead_letters], ())
+            raise unlisted_topics_error(self.kafka, "dead-letter", [dead_letters], ())
         reader = format.reader(_struct(schema), self.pins)
         self._decodes += 1
         if dead_letters is not None:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from clonos.errors import BrokerUnavailable, CausalLogDamaged, Superseded
-from clonos.kafka import REFUSALS, client_config, unanswered
+from clonos.errors import BrokerUnavailable, CausalLogDamaged, ClonosError, Superseded
+from clonos.kafka import REFUSALS, assigned_reader, unanswered
 from clonos.log.records import Claim, Marker, Owner, Record, decode
 from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
@@ -47,18 +47,14 @@ class LogReader:
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self.topic = topic
-        self._consumer = Consumer(
-            client_config(
-                kafka,
-                group_id="clonos-log-reader",  # never joined, never committed
-                isolation_level="read_committed",
-                enable_auto_commit=False,
-                enable_partition_eof=True,
-                auto_offset_reset="error",
-                fetch_wait_max_ms=5,
-                fetch_error_backoff_ms=2,
-                fetch_queue_backoff_ms=2,
-            )
+        self._consumer = assigned_reader(
+            kafka,
+            group=topic,
+            enable_partition_eof=True,
+            auto_offset_reset="error",
+            fetch_wait_max_ms=5,
+            fetch_error_backoff_ms=2,
+            fetch_queue_backoff_ms=2,
         )
         # Otherwise the first request races librdkafka's change from the bootstrap to the real broker: of 1,200 readers
         # nine waited 700 ms; with this request none did.
@@ -78,7 +74,7 @@ class LogReader:
                 return partition_bounds(self._consumer, self.topic, partition, timeout_s=5.0)
             except KafkaException as error:
                 if time.monotonic() > deadline:
-                    raise unanswered(f"The log {self.topic}[{partition}] cannot be read", error.args[0]) from error
+                    raise self._unreadable(f"{self.topic}[{partition}]", error.args[0]) from error
                 # A new partition is not in this client's metadata yet: request the metadata again.
                 with contextlib.suppress(KafkaException):
                     self._consumer.list_topics(self.topic, timeout=5.0)
@@ -129,13 +125,16 @@ class LogReader:
                             hint="the log was truncated: restore it, or start a new lineage to a new output.",
                         )
                     elif error.code() in REFUSALS or (error.fatal() and not error.retriable()):
-                        raise unanswered(f"The log {self.topic} cannot be read", error)
+                        raise self._unreadable(self.topic, error)
                 if any(message.error() is None for message in batch):
                     deadline = time.monotonic() + _TIMEOUT_S
                 elif time.monotonic() > deadline:
                     raise BrokerUnavailable(f"The log {self.topic}[{partition}] did not answer in {_TIMEOUT_S:.0f} s.")
         finally:
             self._consumer.unassign()
+
+    def _unreadable(self, place: str, error: KafkaError) -> ClonosError:
+        return unanswered(f"The log {place} cannot be read", error, right=f"READ on the topic {self.topic}")
 
     def _batch(self) -> list[Message]:
         """The available messages; waits only for the first (`consume` would wait for all or the timeout)."""

@@ -73,7 +73,7 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
         _check_settings(admin, topic, metadata)
         if len(existing.partitions) < partitions:
             grown = admin.create_partitions([NewPartitions(topic, partitions)], operation_timeout=_TIMEOUT_S)
-            _finish(grown[topic], {KafkaError.INVALID_PARTITIONS})
+            _finish(grown[topic], {KafkaError.INVALID_PARTITIONS}, right=f"ALTER on the topic {topic}")
             _await_partitions(admin, topic, partitions)
     return topic
 
@@ -105,7 +105,8 @@ def _create_with(
     admin: AdminClient, topic: str, partitions: int, replicas: int, config: dict[str, str], tolerated: Set[int]
 ) -> int:
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
-    return _finish(admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic], tolerated)
+    created = admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
+    return _finish(created, tolerated, right=f"CREATE on the topic {topic}")
 
 
 _REQUIRED: Final = {
@@ -140,7 +141,8 @@ def _check_settings(admin: AdminClient, topic: str, metadata: ClusterMetadata) -
     try:
         settings = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
     except KafkaException as error:
-        raise unanswered(f"Kafka did not return the settings of {topic}", error.args[0]) from error
+        problem, right = f"Kafka did not return the settings of {topic}", f"DESCRIBE_CONFIGS on the topic {topic}"
+        raise unanswered(problem, error.args[0], right=right) from error
     except TimeoutError as error:
         raise BrokerUnavailable(f"Kafka did not return the settings of {topic} in {_TIMEOUT_S:.0f} s.") from error
     wrong = {
@@ -163,8 +165,8 @@ def _check_settings(admin: AdminClient, topic: str, metadata: ClusterMetadata) -
         )
 
 
-def _finish(future: Future[None], tolerated: Set[int]) -> int:
-    """Wait for an answer; returns the code of a `tolerated` error, else 0."""
+def _finish(future: Future[None], tolerated: Set[int], *, right: str) -> int:
+    """Wait for an answer; returns the code of a `tolerated` error, else 0. `right` is what the request needs."""
     try:
         future.result(_TIMEOUT_S)
     except (KafkaException, TimeoutError) as failure:
@@ -173,7 +175,7 @@ def _finish(future: Future[None], tolerated: Set[int]) -> int:
             return int(error.code())
         problem = "Kafka did not create or grow the log topic"
         if error is not None:
-            raise unanswered(problem, error) from failure
+            raise unanswered(problem, error, right=right) from failure
         raise BrokerUnavailable(f"{problem}: no answer in {_TIMEOUT_S:.0f} s.") from failure
     return 0
 

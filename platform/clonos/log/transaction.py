@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from clonos.errors import BrokerLimit, ClonosError, EpochFailed, KafkaAccessDenied, RecordRejected
+from clonos.errors import BrokerLimit, ClonosError, EpochFailed, RecordRejected
 from clonos.kafka import REFUSALS, client_config, produce, unanswered, undelivered
 from clonos.log.init_patience import InitPatience
 from clonos.settings import KafkaSettings
@@ -76,6 +76,7 @@ class TransactionalProducer:
     ) -> None:
         self.transactional_id = transactional_id
         self._begun_at = 0.0
+        self._topics: set[str] = set()
         self.producer = self._open(producer_config(kafka, transactional_id), topic, connected)
 
     def _open(
@@ -105,7 +106,11 @@ class TransactionalProducer:
                         kept="nothing was published.",
                         hint="raise the broker's transaction.max.timeout.ms.",
                     ) from failure
-                unopened = unanswered(f"No transaction could be opened as {self.transactional_id}", error)
+                unopened = unanswered(
+                    f"No transaction could be opened as {self.transactional_id}",
+                    error,
+                    right=f"WRITE on the transactional id {self.transactional_id}",
+                )
                 if error.code() in REFUSALS:
                     break
                 if timeout_s > _CONNECTED_INIT_TIMEOUT_S:
@@ -131,6 +136,7 @@ class TransactionalProducer:
             RecordRejected: The record is too large, or its partition does not exist.
             EpochFailed: The producer is fenced.
         """
+        self._topics.add(topic)
         deadline = time.monotonic() + _PARTITION_S
         while True:
             try:
@@ -176,7 +182,9 @@ class TransactionalProducer:
                             f"{self.transactional_id}: {error.str()}.", hint="raise the log topic's max.message.bytes."
                         ) from failure
                     if error.code() in REFUSALS:
-                        raise KafkaAccessDenied(f"{self.transactional_id}: {error.str()}.") from failure
+                        right = f"WRITE on {' and '.join(f'the topic {topic}' for topic in sorted(self._topics))}"
+                        problem = f"{self.transactional_id} published nothing"
+                        raise unanswered(problem, error, right=right) from failure
                     raise Aborted(f"{self.transactional_id}: {error.str()}.") from failure
                 raise Unknown(error.str()) from failure
 

@@ -16,7 +16,8 @@ from typing import Final
 from confluent_kafka import KafkaException, TopicPartition
 from msgspec.structs import replace
 
-from clonos.kafka import admin_client
+from clonos.errors import KafkaAccessDenied
+from clonos.kafka import admin_client, unanswered
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import Claim, EpochCommitted, LaneAssignment, Plan, Resolution
@@ -44,6 +45,7 @@ def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = R
 
     Raises:
         Superseded: Another driver claimed the job after this driver's claim.
+        KafkaAccessDenied: The user may not delete records of the log; nothing was lost.
     """
     state = ownership.state
     newest: dict[str, int] = {}
@@ -120,6 +122,17 @@ def _delete(ownership: Ownership, keep: dict[int, int]) -> dict[int, int]:
         # Kafka answers when all live replicas have deleted their records. The truncation does not wait for them.
         for future in admin.delete_records(targets, request_timeout=_TIMEOUT_S, operation_timeout=0).values():
             future.result(2 * _TIMEOUT_S)
-    except (KafkaException, TimeoutError):
+    except (KafkaException, TimeoutError) as failure:
+        refusal = (
+            unanswered(
+                f"The log {ownership.topic} was not truncated",
+                failure.args[0],
+                right=f"DELETE on the topic {ownership.topic}",
+            )
+            if isinstance(failure, KafkaException)
+            else None
+        )
+        if isinstance(refusal, KafkaAccessDenied):
+            raise refusal from failure
         return {}  # the next truncation tries again
     return shortened

@@ -200,13 +200,10 @@ def require_encryption(
     Raises:
         SessionIncompatible: There are passwords, and Spark does not encrypt.
     """
-    passwords = {
-        "CLONOS_KAFKA__SASL_PASSWORD": kafka.sasl_password,
-        "CLONOS_KAFKA__SSL_KEY_PASSWORD": kafka.ssl_key_password,
-        "CLONOS_REGISTRY__PASSWORD": registry.password,
-        "CLONOS_REGISTRY__SSL_KEY_PASSWORD": registry.ssl_key_password,
-    }
-    sent = [name for name, password in passwords.items() if password is not None]
+    passwords = {"CLONOS_REGISTRY__PASSWORD": registry.password}
+    passwords["CLONOS_REGISTRY__SSL_KEY_PASSWORD"] = registry.ssl_key_password
+    sent = [f"CLONOS_KAFKA__{name.upper()}" for name in kafka.secrets()]
+    sent += [name for name, password in passwords.items() if password is not None]
     on = {name for name, value in conf.items() if value.strip().lower() == "true"}
     encrypted = "spark.authenticate" in on and bool({"spark.network.crypto.enabled", "spark.ssl.rpc.enabled"} & on)
     if sent and not encrypted and not use.settings.trusted_network:

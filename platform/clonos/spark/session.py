@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.errors import ClusterUnavailable, SpecError
 from clonos.jobs.spec import ExecutorResources
+from clonos.kafka import java_flags
 from clonos.settings import Settings
 from clonos.spark import forks
 from clonos.spark.classes import ensure_classes
@@ -193,6 +194,9 @@ def build_session(
     chosen = session_conf(app_name, master, conf or {}, cores=cores, cluster=cluster)
     settings = settings or Settings()
     jars = jars or ensure_jars(settings)
+    if flags := java_flags(settings.kafka):
+        for name in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+            chosen[name] = " ".join(filter(None, [*flags, chosen.get(name, "")]))
     if cluster is not None:
         # Executors elsewhere do not have the driver's class path.
         own = [connector_jars(jars), str(ensure_classes(jars))]

@@ -18,7 +18,7 @@ from clonos.embedded.jars import Jars
 from clonos.embedded.java import java_binary
 from clonos.embedded.layout import render_properties
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import java_options
+from clonos.kafka import java_flags, java_options
 from clonos.log.control import owner_of
 from clonos.settings import KafkaSettings
 from clonos.spark.classes import compile_path, ensure_classes
@@ -88,6 +88,7 @@ def _run(kafka: KafkaSettings, jars: Jars, arguments: Sequence[str]) -> bytes:
         str(java_binary()),
         "-Xmx128m",
         "-XX:TieredStopAtLevel=1",
+        *java_flags(kafka),
         "-cp",
         path,
         "clonos.Transactions",

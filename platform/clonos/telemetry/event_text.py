@@ -8,7 +8,16 @@ from typing import Any, Final
 
 _Fields = Mapping[str, Any]
 _WARNINGS: Final = frozenset(
-    {"lint", "restart", "waiting", "standby-trouble", "not-rehearsed", "primary-stalled", "log-topic-unsafe"}
+    {
+        "lint",
+        "restart",
+        "waiting",
+        "standby-trouble",
+        "not-rehearsed",
+        "primary-stalled",
+        "log-topic-unsafe",
+        "not-truncated",
+    }
 )
 _ERRORS: Final = frozenset({"superseded", "failed"})
 # Shown elsewhere in a line, or too long for one.

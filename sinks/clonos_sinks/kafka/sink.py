@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from clonos.errors import BrokerLimit, BrokerUnavailable, SpecError
 from clonos.extend.lanes import publish_rest
 from clonos.extend.sink import Decision, DeliveryMode, LaneReport, OutputMode, SinkEpoch
-from clonos.kafka import client_config, topics_missing_error, unanswered
+from clonos.kafka import client_config, unanswered, unlisted_topics_error
 from clonos.log.records import InputSlice, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
@@ -90,7 +90,7 @@ class KafkaSink:
             if self.topic is not None:
                 topic = metadata.topics.get(self.topic)
                 if topic is None or topic.error is not None:
-                    raise topics_missing_error("sink", [self.topic], metadata.topics)
+                    raise unlisted_topics_error(kafka, "sink", [self.topic], metadata.topics)
             if not metadata.brokers:  # its controller has just lost the only broker
                 raise BrokerUnavailable("Kafka listed no broker.")
             config = broker_settings(admin, next(iter(metadata.brokers)))

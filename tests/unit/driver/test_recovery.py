@@ -11,6 +11,7 @@ from clonos.errors import (
     CheckpointDamaged,
     EpochFailed,
     JobCodeError,
+    KafkaAccessDenied,
     RestartsExhausted,
     ServiceError,
     SourceOffsetsExpired,
@@ -95,6 +96,25 @@ def test_a_lost_worker_may_be_replayed() -> None:
     got = classify(StreamingQueryException(text))
     assert type(got) is EpochFailed
     assert got.retry
+
+
+def test_the_innermost_cause_of_a_failed_query_is_shown() -> None:
+    text = "Failed to create new KafkaAdminClient\n=== Streaming Query ===\nx\ny"
+    failure, cause, innermost = (StreamingQueryException(line) for line in (text, "InvalidKey", "Invalid PEM keystore"))
+    failure._cause, cause._cause = cause, innermost
+    assert classify(failure).what.endswith(" | caused by: Invalid PEM keystore")
+    failure = StreamingQueryException(f"{text}\nCaused by: a.B: outer\n\tat x\nCaused by: a.C: inner\n\tat y")
+    assert classify(failure).what.endswith(" | caused by: a.C: inner")
+
+
+def test_a_reader_that_kafka_refuses_stops_the_job() -> None:
+    text = (
+        "Job aborted due to stage failure: Lost task 0.0 (executor driver): "
+        "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [in]\n\tat x"
+    )
+    got = classify(StreamingQueryException(text))
+    assert type(got) is KafkaAccessDenied
+    assert got.what.endswith("TopicAuthorizationException: Not authorized to access topics: [in].")
 
 
 @pytest.mark.parametrize(

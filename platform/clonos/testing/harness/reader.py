@@ -9,7 +9,6 @@ from typing import Literal
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -19,10 +18,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import client_config
+from clonos.kafka import about_the_group, assigned_reader, client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness.waiting import Deadline, eventually
 
+_GROUP = "clonos-harness"
 _VISIBLE_S = 2.0
 _READ_S = 30.0
 _METADATA_S = 60.0
@@ -43,7 +43,7 @@ def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
     deadline = Deadline(_VISIBLE_S)
     while has_open_transaction(kafka, topic) and not deadline.passed():
         time.sleep(0.01)
-    consumer = _consumer(kafka, fetch_wait_max_ms=5, enable_partition_eof=True)
+    consumer = assigned_reader(kafka, _GROUP, fetch_wait_max_ms=5, enable_partition_eof=True)
     records: list[Message] = []
     at_end: set[int | None] = set()
 
@@ -133,8 +133,9 @@ class CommittedReader:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._failure: str | None = None
-        self._consumer = _consumer(
+        self._consumer = assigned_reader(
             kafka,
+            _GROUP,
             enable_partition_eof=True,
             fetch_wait_max_ms=fetch_wait_ms,
             fetch_error_backoff_ms=1,
@@ -203,7 +204,7 @@ class CommittedReader:
             self._take(message, arrived)
         elif error.code() == KafkaError._PARTITION_EOF:
             self._at_end.add(partition)
-        elif error.fatal() or not error.retriable():
+        elif not about_the_group(error) and (error.fatal() or not error.retriable()):
             self._failure = error.str()
 
     def _follow(self) -> None:
@@ -218,9 +219,3 @@ class CommittedReader:
                 for message in messages:
                     self.receive(message, arrived)
                 self._changed.notify_all()
-
-
-def _consumer(kafka: KafkaSettings, **options: str | int | float | bool) -> Consumer:
-    # Partitions are assigned, so the group exists only in name.
-    group: dict[str, str | bool] = {"group_id": "clonos-harness", "enable_auto_commit": False}
-    return Consumer(client_config(kafka, isolation_level="read_committed", **group, **options))
