@@ -114,6 +114,8 @@ def java_options(kafka: KafkaSettings) -> dict[str, str]:
         options["sasl.mechanism"] = kafka.sasl_mechanism
     if kafka.sasl_mechanism == "OAUTHBEARER":
         options["sasl.oauthbearer.token.endpoint.url"] = kafka.sasl_oauth_token_url
+        # The default one also checks signatures, and needs a library that Spark does not have; the broker checks them.
+        options["sasl.oauthbearer.jwt.validator.class"] = f"{_OAUTH_PACKAGE}.ClientJwtValidator"
         options["sasl.login.callback.handler.class"] = f"{_OAUTH_PACKAGE}.OAuthBearerLoginCallbackHandler"
         login = {"clientId": kafka.sasl_oauth_client_id, "clientSecret": kafka.secrets()["sasl_oauth_client_secret"]}
         login |= {"scope": kafka.sasl_oauth_scope} if kafka.sasl_oauth_scope else {}
@@ -379,7 +381,7 @@ def unreachable_broker(metadata: ClusterMetadata) -> BrokerUnavailable | None:
     if not problems:
         return None
     return BrokerUnavailable(
-        f"Kafka answers, but tells its clients to connect to {problems[0]}.",
+        f"Kafka answers, but directs its clients to {problems[0]}.",
         kept="nothing was started.",
         hint="set advertised.listeners of that broker to an address that this machine can reach.",
     )

@@ -129,7 +129,7 @@ class ServiceUnavailable(EnvironmentFault):
 
     slug = "service-unavailable"
     outage = True
-    exit_code = 111
+    exit_code = 112
     retry = True
     kept_default = "the epoch was not published; the answers recorded so far are kept and used again."
     hint_default = "check the service. The job continues when it answers; on_outage= of the service changes this."

@@ -202,7 +202,7 @@ def test_after_a_while_the_driver_waits(monkeypatch: pytest.MonkeyPatch) -> None
     assert ServiceUnavailable.outage
 
 
-def test_outages_of_two_services_are_told_apart() -> None:
+def test_outages_of_two_services_are_separate() -> None:
     outages = Outages()
     with structlog.testing.capture_logs() as lines:
         outages.answered("a")
