@@ -14,6 +14,6 @@ This package must not import routes, guards or the dashboard.
 """
 
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.requirements import require, require_agent, require_owner
+from clonos_api.auth.requirements import require, require_agent, require_any, require_owner
 
-__all__ = ["Principal", "require", "require_agent", "require_owner"]
+__all__ = ["Principal", "require", "require_agent", "require_any", "require_owner"]

@@ -45,6 +45,11 @@ def require(role: Role) -> Any:
     return require_agent() if role is Role.AGENT else Security(checked, scopes=[role.value])
 
 
+def require_any() -> Any:
+    """A FastAPI dependency that accepts each role, also an agent, and returns the `Principal`."""
+    return Security(checked, scopes=[Role.VIEWER.value, Role.AGENT.value])
+
+
 def require_agent() -> Any:
     """A FastAPI dependency that requires the agent of the host in the path, and returns the `Principal`."""
     return Depends(checked_agent)

@@ -21,6 +21,7 @@ AlertName = Literal[
     "DeadLetters",
     "JobWithoutStandby",
     "HostLost",
+    "TokenExpires",
 ]
 # A standby needs this time to become READY again; earlier, its absence is no news.
 STANDBY_HOLD_S: Final = 60.0
@@ -35,6 +36,7 @@ MEANINGS: Final[dict[AlertName, str]] = {
     "DeadLetters": "The job publishes records to its dead-letter topics.",
     "JobWithoutStandby": "No standby of the job is READY on another host.",
     "HostLost": "The host sends no heartbeats.",
+    "TokenExpires": "A token in use expires within a week, and was not replaced.",
 }
 
 
@@ -46,7 +48,7 @@ class Alert:
         key: Identifies it while it lasts.
         name: Its kind, such as ``JobRecovering``.
         severity: ``critical`` if readers of a job's output wait, or may wait until a person acts.
-        labels: ``job_name``, ``host`` or nothing.
+        labels: ``job_name``, ``host``, ``token`` or nothing.
         since: Its beginning.
         summary: What is wrong.
         description: What to do next.
@@ -69,7 +71,7 @@ def alerts_of(board: Board) -> dict[str, Alert]:
     Each job whose health is ``bad`` has a critical one. A job whose driver gets no answer of Kafka has the one of Kafka
     besides its own.
     """
-    return {alert.key: alert for alert in (*_of_jobs(board), *_of_hosts(board), *_of_kafka(board))}
+    return {alert.key: alert for alert in (*_of_jobs(board), *_of_hosts(board), *_of_kafka(board), *_of_tokens(board))}
 
 
 def recovery_alert(line: Line, last: Last) -> Alert | None:
@@ -170,4 +172,17 @@ def _of_kafka(board: Board) -> Iterator[Alert]:
             board.at,
             f"Kafka does not answer the drivers of {len(board.dependencies.silent)} jobs.",
             "Jobs continue by themselves when it answers. `clonos status` shows which ones wait.",
+        )
+
+
+def _of_tokens(board: Board) -> Iterator[Alert]:
+    for token in board.tokens:
+        yield Alert(
+            f"TokenExpires/{token.id}",
+            "TokenExpires",
+            "warning",
+            {"host": token.host} if token.host else {"token": token.name},
+            board.at,
+            token.sentence,
+            "The log of its agent has the reason." if token.host else "Replace it with `clonos token rotate`.",
         )

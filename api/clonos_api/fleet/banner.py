@@ -40,7 +40,7 @@ def banner_of(board: Board) -> Banner:
         return Banner("idle", (), (), "There are no jobs.", "")
     failing = tuple(line for line in board.lines if line.health == "bad" and line.stall is None)
     trouble = _trouble(board)
-    silent = _silent(board)
+    silent = [*_silent(board), *_expiring(board)]
     if trouble or stalled or failing:
         return Banner("bad", stalled, failing, " ".join([*trouble, *silent]), _doubts(board))
     if silent:
@@ -89,6 +89,11 @@ def _silent(board: Board) -> list[str]:
     if not names:
         return []
     return [f"{names[0]} sends no heartbeats." if len(names) == 1 else f"{len(names)} hosts send no heartbeats."]
+
+
+def _expiring(board: Board) -> list[str]:
+    more = f" {len(board.tokens) - 1} more tokens expire soon." if len(board.tokens) > 1 else ""
+    return [board.tokens[0].sentence + more] if board.tokens else []
 
 
 def _doubts(board: Board) -> str:

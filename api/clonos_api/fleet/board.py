@@ -103,7 +103,16 @@ class Boards:
         number = self._newest.number + 1 if self._newest is not None else 1
         heads = tuple(_head(host, facts) for host in facts.hosts)
         dependencies = dependencies_of(facts.jobs)
-        return Board(number, facts.at, heads, tuple(lines), led=facts.led, dependencies=dependencies, strip=strip)
+        return Board(
+            number,
+            facts.at,
+            heads,
+            tuple(lines),
+            led=facts.led,
+            dependencies=dependencies,
+            strip=strip,
+            tokens=facts.tokens,
+        )
 
 
 def _head(row: HostRow, facts: Facts) -> Head:

@@ -213,6 +213,24 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class ExpiringToken:
+    """An API token in use that expires soon, and was not replaced."""
+
+    id: str
+    name: str
+    role: str
+    host: str | None  # of an agent
+    expires_at: datetime
+
+    @property
+    def sentence(self) -> str:
+        """When it expires, and what then happens."""
+        whose = f"of the agent of {self.host}" if self.host else f"{self.name} ({self.role})"
+        then = f"{self.host} is then lost" if self.host else "its requests are then refused"
+        return f"The token {whose} expires at {self.expires_at:%Y-%m-%d %H:%M} UTC: {then}."
+
+
+@dataclass(frozen=True)
 class Board:
     """All jobs at one moment."""
 
@@ -223,6 +241,7 @@ class Board:
     led: bool = True  # whether a replica is the leader, so that failures are handled
     dependencies: Dependencies = Dependencies()
     strip: Strip | None = None  # None: not read
+    tokens: tuple[ExpiringToken, ...] = ()  # in use, and about to expire; the first one to expire comes first
 
     def proofs(self) -> list[Proof]:
         """The newest verifications of the jobs' outputs, oldest first."""

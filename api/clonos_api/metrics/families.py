@@ -14,7 +14,14 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
 from clonos.resources.jobs import JobState
-from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
+from clonos_api.metrics.queries import (
+    HostSample,
+    JobSample,
+    MetricsSample,
+    RecoverySample,
+    StandbySample,
+    TokenSample,
+)
 
 Rows = Iterable[tuple[Sequence[str], float]]  # label values, value
 
@@ -67,6 +74,7 @@ def metric_families(sample: MetricsSample, *, leads: bool) -> list[Metric]:
         *_standby_gauges(sample.standbys),
         *_recovery_gauges(sample.recoveries),
         *_host_gauges(sample.hosts),
+        *_token_gauges(sample.tokens),
         GaugeMetricFamily("clonos_leader", "Whether this replica leads.", value=leads),
     ]
 
@@ -222,6 +230,22 @@ def _host_gauges(hosts: Sequence[HostSample]) -> Iterator[Metric]:
     )
     for name, text, attribute in _HOST_GAUGES:
         yield _gauge(name, text, ["host"], (((host.name,), getattr(host, attribute)) for host in hosts))
+
+
+def _token_gauges(tokens: Sequence[TokenSample]) -> Iterator[Metric]:
+    labels = ["token", "name", "role"]
+    yield _gauge(
+        "clonos_token_expiry_timestamp_seconds",
+        "Unix time at which a token in use expires, if it was not replaced.",
+        labels,
+        (((token.id, token.name, token.role), token.expires_at.timestamp()) for token in tokens),
+    )
+    yield _gauge(
+        "clonos_token_lifetime_seconds",
+        "Time between the creation and the expiry of these tokens.",
+        labels,
+        (((token.id, token.name, token.role), token.lifetime_s) for token in tokens),
+    )
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import JobState
 from clonos.units import parse_duration
-from clonos_api.store import hosts, recoveries, standbys, verifications
+from clonos_api.store import hosts, recoveries, standbys, tokens, verifications
 from clonos_api.store.tables import CounterRow, JobRow, RecoveryRow, RunRow, StandbyRow
 
 
@@ -68,6 +68,17 @@ class HostSample:
     pool_available: int  # number of warm pool drivers without a job
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSample:
+    """A token in use that expires, and was not replaced."""
+
+    id: str
+    name: str
+    role: str
+    lifetime_s: float
+    expires_at: datetime
+
+
 @dataclass(frozen=True)
 class MetricsSample:
     """What ``/metrics`` reports: the figures of all jobs, standbys, newest recoveries and hosts."""
@@ -76,6 +87,7 @@ class MetricsSample:
     standbys: tuple[StandbySample, ...]
     recoveries: tuple[RecoverySample, ...]  # at most one per job
     hosts: tuple[HostSample, ...]
+    tokens: tuple[TokenSample, ...] = ()
 
 
 async def read(session: AsyncSession) -> MetricsSample:
@@ -100,6 +112,11 @@ async def read(session: AsyncSession) -> MetricsSample:
         hosts=tuple(
             HostSample(host.name, host.state, host.slots, used.get(host.id, 0), host.pool_available)
             for host in host_rows.values()
+        ),
+        tokens=tuple(
+            TokenSample(row.id, row.name, row.role, (row.expires_at - row.created_at).total_seconds(), row.expires_at)
+            for row in await tokens.expiring(session)
+            if row.expires_at is not None
         ),
     )
 

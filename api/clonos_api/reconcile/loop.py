@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 from clonos.resources.jobs import DesiredState, JobState
+from clonos.resources.service import warned_within
 from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile import ending, standbys
 from clonos_api.reconcile.applying import apply
@@ -34,7 +35,8 @@ from clonos_api.reconcile.standby_demands import load_standby_demands
 from clonos_api.reconcile.tidying import EVERY_S, tidy
 from clonos_api.reconcile.transitions import begins_new_start
 from clonos_api.settings import ApiSettings
-from clonos_api.store import hosts, lease
+from clonos_api.store import hosts, lease, tokens
+from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database, Origin
 from clonos_api.store.retention import prune
 
@@ -104,6 +106,7 @@ class Term:
         self._batch_size = _BATCH_SIZE
         self._next_s = ROUND_S
         self._has_new_driver = False  # whether the current round has placed or promoted a driver
+        self._expiries_logged: dict[str, datetime] = {}  # id of a token → when its expiry was logged
         self._ended_early = False  # whether the previous round ended early, as described in `round`
 
     @property
@@ -304,6 +307,19 @@ class Term:
     async def prune(self) -> None:
         """Deletes old rows of the history (`clonos_api.store.retention`)."""
         await prune(self.database, check=lambda session: lease.check(session, self._leader.holder, self.fencing_token))
+        await self._log_expiring_tokens()
+
+    async def _log_expiring_tokens(self) -> None:
+        """Log once a day which tokens in use expire soon."""
+        async with self.database.reading() as session:
+            moment, expiring = await now(session), await tokens.expiring(session)
+        logged_before = moment - timedelta(days=1)
+        for row in expiring:
+            if row.expires_at is None or row.expires_at - moment >= warned_within(row.expires_at - row.created_at):
+                continue
+            if self._expiries_logged.get(row.id, logged_before) <= logged_before:
+                self._expiries_logged[row.id] = moment
+                _log.warning("token-expires", token=row.id, name=row.name, role=row.role, at=str(row.expires_at))
 
     @contextlib.asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:

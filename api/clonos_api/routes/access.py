@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate
 from clonos.resources.service import Role
-from clonos_api.auth import Principal, require, require_agent, require_owner
+from clonos_api.auth import Principal, require, require_agent, require_any, require_owner
 from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.replica import DatabaseDep
 from clonos_api.store import jobs
@@ -27,6 +27,7 @@ _TRIES: Final = 5
 Viewer = Annotated[Principal, require(Role.VIEWER)]
 Operator = Annotated[Principal, require(Role.OPERATOR)]
 Admin = Annotated[Principal, require(Role.ADMIN)]
+AnyCaller = Annotated[Principal, require_any()]
 AgentCaller = Annotated[Principal, require_agent()]
 
 JobPath = Annotated[str, Path(min_length=1, max_length=100, pattern=TEXT, description="Id or name of a job.")]

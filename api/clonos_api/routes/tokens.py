@@ -15,7 +15,7 @@ from clonos_api.guards.idempotency import refuse_key
 from clonos_api.http.bodies import TEXT
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, Admin, NumberWindowDep, Viewer, WindowDep
+from clonos_api.routes.access import API, Admin, AnyCaller, NumberWindowDep, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import audit, tokens, views
 
@@ -45,7 +45,7 @@ async def list_tokens(caller: Admin, database: DatabaseDep, window: WindowDep) -
 
 
 @router.get("/self", responses=problems(404))
-async def get_own_token(caller: Viewer, database: DatabaseDep) -> Token:
+async def get_own_token(caller: AnyCaller, database: DatabaseDep) -> Token:
     """Get the token with which this request was sent: its role, subject and expiry."""
     async with database.reading() as session:
         return views.resource(Token, await tokens.get(session, _own(caller)))
@@ -60,7 +60,7 @@ async def revoke_own_token(caller: Viewer, database: DatabaseDep) -> None:
 
 @router.post("/self/rotate", status_code=201, dependencies=[Depends(refuse_key)], responses=problems(404))
 async def rotate_own_token(
-    caller: Viewer,
+    caller: AnyCaller,
     database: DatabaseDep,
     response: Response,
     overlap_s: Annotated[

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import bindparam, exists, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, exists, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict, Unauthenticated
@@ -23,7 +24,10 @@ from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow, TokenRow
 PREFIX: Final = "clonos"
 OIDC: Final = "oidc"  # in `session_of`, where the id of a token has another form
 _USED_S: Final = 60.0
+_IN_USE_S: Final = 7 * 86_400.0
+_MOST_EXPIRING: Final = 500
 _NO_DIGEST: Final = bytes(32)
+_SECRET: Final = re.compile("(?:[0-9a-f]{2})+")  # one spelling: `bytes.fromhex` ignores spaces and case
 _STALE_USE: Final = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
 # Built once: each request executes it.
 _BY_ID: Final = select(TokenRow, or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock()), _STALE_USE).where(
@@ -133,9 +137,25 @@ def parse(presented: str) -> tuple[str, bytes] | None:
     if not (prefix == PREFIX and id.isalnum() and id.isascii()):
         return None
     try:
-        return id, _digest(bytes.fromhex(secret))
+        return (id, _digest(bytes.fromhex(secret))) if _SECRET.fullmatch(secret) else None
     except ValueError:
         return None
+
+
+async def expiring(session: AsyncSession, which: ColumnElement[bool] = true()) -> list[TokenRow]:
+    """The API tokens in use that expire and are not replaced yet, in the order in which they expire.
+
+    A token is in use if a request had it within a week.
+    """
+    query = select(TokenRow).where(
+        TokenRow.session_of.is_(None),
+        TokenRow.revoked_at.is_(None),
+        TokenRow.replaced_by.is_(None),
+        TokenRow.expires_at > clock(),
+        TokenRow.last_used_at > clock(-_IN_USE_S),
+        which,
+    )
+    return list(await session.scalars(query.order_by(TokenRow.expires_at).limit(_MOST_EXPIRING)))
 
 
 async def digests(database: Database) -> dict[str, bytes]:
@@ -167,12 +187,13 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
     """Replace a token by a new one with the same rights and lifetime; return as `create` does.
 
     The old token is revoked, or expires after `overlap_s` seconds, with the sessions that it opened. A token is
-    replaced once: otherwise a copy of the old one could replace itself during the overlap, and outlive it.
+    replaced once: otherwise a copy of the old one could replace itself during the overlap, and outlive it. A new token
+    of an agent that nobody has used, because the agent crashed before it was stored, is revoked and replaced.
     """
     old = await lock_valid(session, token)
     if old.session_of is not None:
         raise StateConflict("A browser's session has no token to replace.", hint="send the API token itself.")
-    if old.replaced_by is not None:
+    if old.replaced_by is not None and not (old.role == Role.AGENT and await _revoke_unused(session, old.replaced_by)):
         raise StateConflict(
             f"Token {token} was already replaced, by token {old.replaced_by}.",
             kept="no token was created.",
@@ -190,6 +211,12 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
         # Not `revoke`, which locks the tokens of all admins: two admins that rotate could wait for each other.
         await _revoke(session, token)
     return created
+
+
+async def _revoke_unused(session: AsyncSession, token: str) -> bool:
+    row = await session.get(TokenRow, token, populate_existing=True, with_for_update=True)
+    unused = row is not None and row.last_used_at is None and row.revoked_at is None
+    return unused and await _revoke(session, token) is not None
 
 
 async def _expire(session: AsyncSession, token: str, at: datetime) -> None:

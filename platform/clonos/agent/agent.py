@@ -35,6 +35,7 @@ from clonos.agent.users import close_folder, share_folder
 from clonos.agent.waiting import is_set_within
 from clonos.agent.warm_pool import WarmPool
 from clonos.client.agent_api import AgentApi, ApiRejected, ApiUnavailable, HostRemoved, HostUnknown
+from clonos.client.agent_token import AgentToken
 from clonos.client.responses import Backoff
 from clonos.errors import AgentReplaced, DirectoryInUse, SpecError
 from clonos.resources.host_capacity import HostCapacity
@@ -57,8 +58,12 @@ _COALESCE_S: Final = 0.05
 # A failed driver's events wait for this time: storing them would delay the control plane's decision about a takeover.
 _TAKEOVER_S: Final = 0.25
 _EXIT_TIMEOUT_S: Final = 2.0
+_REPEATED_S: Final = 60.0  # until the reason of an outage is logged again
 _LEASE_S: Final = 4.0  # until the first registration returns the lease
 _MIN_HEARTBEAT_TIMEOUT_S: Final = 0.5
+_TOKEN_CHECKED_S: Final = 3600.0  # a user may replace it
+_TOKEN_RETRY_S: Final = 60.0
+_TOKEN_OVERLAP_S: Final = 86_400  # a request with the old token may be on its way, or the new one may be lost
 
 
 class Agent:
@@ -79,6 +84,8 @@ class Agent:
         self._directory = AgentDirectory(settings.directory)
         self._stored_work = self._directory.work()
         self._pool = WarmPool(settings, self._directory.pool_drivers)
+        file = settings.token_file
+        self._token = AgentToken(file, self._directory.renewed_token) if file is not None else None
         self._registered: asyncio.Event = asyncio.Event()
         self._host: HostRegistered | None = None
         self._last_response_at = time.monotonic()
@@ -97,7 +104,7 @@ class Agent:
             DirectoryInUse: Another agent uses the directory and does not exit.
         """
         settings = self._settings
-        self._api = AgentApi(settings.api, settings.token_file, settings.ca)
+        self._api = AgentApi(settings.api, self._token, settings.ca)
         try:
             async with self._locked_directory():
                 await self._serve()
@@ -165,6 +172,7 @@ class Agent:
                     supervisor.measure(),
                     self._pool.maintain(used),
                     self._measure_capacity(),
+                    self._renew_token(),
                 )
         except HostRemoved:
             _log.warning("host-removed")
@@ -360,6 +368,7 @@ class Agent:
     async def _until_answered(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat a request until it succeeds; jitter spreads the retries of all agents."""
         backoff, logged = Backoff(first_s=_MIN_BACKOFF_S, longest_s=_MAX_BACKOFF_S), ""
+        logged_at = 0.0
         while True:
             try:
                 return await request()
@@ -370,9 +379,9 @@ class Agent:
                 delay_s = backoff.next_s(_MAX_BACKOFF_S)
             except ApiUnavailable as error:
                 delay_s = backoff.next_s(error.retry_after_s)
-                if error.what != logged:
-                    logged = error.what
-                    _log.warning("control-plane-unavailable", why=logged)
+                if error.what != logged or time.monotonic() - logged_at >= _REPEATED_S:
+                    logged, logged_at = error.what, time.monotonic()
+                    _log.warning("control-plane-unavailable", why=logged, hint=error.hint)
             await asyncio.sleep(delay_s)
 
     def _create_forwarder(self, run: str) -> Forwarder:
@@ -400,6 +409,28 @@ class Agent:
         ]
         unanswered_s = time.monotonic() - self._last_response_at
         return AgentSnapshot(tuple(drivers), self._settings.slots, self._pool.ready, unanswered_s)
+
+    async def _renew_token(self) -> None:
+        """Replace the token in the last third of its lifetime, and log a warning from a week before it expires."""
+        while self._token is not None:
+            await self._registered.wait()
+            pause_s = _TOKEN_CHECKED_S
+            try:
+                own = await self._api.own_token()
+                if own.expires_at is not None:
+                    lifetime_s = (own.expires_at - own.created_at).total_seconds()
+                    left_s = (own.expires_at - datetime.now(UTC)).total_seconds()
+                    if left_s <= lifetime_s / 3:
+                        renewed = await self._api.renew_token(overlap_s=_TOKEN_OVERLAP_S)
+                        self._token.replace(renewed.token)
+                        _log.info("token-renewed", token=renewed.id, expires=f"{renewed.expires_at:%Y-%m-%d %H:%M} UTC")
+                        left_s = lifetime_s
+                    pause_s = min(pause_s, max(1.0, left_s - lifetime_s / 3))
+            except (ApiUnavailable, ApiRejected, AgentReplaced, OSError) as error:
+                _log.warning("token-not-renewed", why=str(error))
+                pause_s = _TOKEN_RETRY_S
+            await asyncio.sleep(pause_s)
+        await asyncio.Event().wait()
 
     async def _measure_capacity(self) -> None:
         """Measure the host every few seconds; heartbeats report the newest measurement."""

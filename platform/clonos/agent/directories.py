@@ -158,6 +158,7 @@ class AgentDirectory:
         self.pool_drivers = folder / "pool_drivers"
         self._tasks = folder / "tasks"
         self.artifacts = folder / "artifacts"
+        self.renewed_token = folder / "token.json"
         for path in (folder, self._runs, self._tasks, self.artifacts):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o711)

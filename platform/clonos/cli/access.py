@@ -61,7 +61,7 @@ def create(
 def _validity(token: TokenResource) -> str:
     from clonos.cli import show
 
-    return f"valid until {show.clock(token.expires_at) or 'revoked'}"
+    return f"valid until {show.clock(token.expires_at)}" if token.expires_at else "without an expiry"
 
 
 def _seconds(text: str) -> int | None:
@@ -87,7 +87,7 @@ def list_tokens(
             "subject": lambda row: row.subject,
             "host": lambda row: row.host,
             "created": lambda row: show.clock(row.created_at),
-            "until": lambda row: show.clock(row.expires_at) or "revoked",
+            "until": lambda row: show.clock(row.expires_at) or "never",
             "revoked": lambda row: show.clock(row.revoked_at),
             "used": lambda row: show.clock(row.last_used_at),
         },

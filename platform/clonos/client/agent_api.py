@@ -12,8 +12,16 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import BaseModel
 
+from clonos.client.agent_token import AgentToken
 from clonos.client.responses import RETRYABLE, decode, error_of_response, reason_of, retry_after_s, tls_context
-from clonos.errors import AgentReplaced, ApiError, ArtifactUnavailable, ClonosError, ControlPlaneUnavailable
+from clonos.errors import (
+    AgentReplaced,
+    ApiError,
+    ArtifactUnavailable,
+    ClonosError,
+    ControlPlaneUnavailable,
+    SpecError,
+)
 from clonos.resources.hosts import (
     Heartbeat,
     HeartbeatResponse,
@@ -24,6 +32,7 @@ from clonos.resources.hosts import (
     TaskResult,
     Work,
 )
+from clonos.resources.service import Token, TokenCreated
 
 _M = TypeVar("_M", bound=BaseModel)
 _TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
@@ -74,12 +83,12 @@ class AgentApi:
 
     Args:
         url: Address of the control plane, without ``/api/v1``.
-        token_file: Holds the token. It is read for each request, so that a token can be replaced.
+        token: The agent's token; None: the control plane needs none.
         ca: PEM file with the authorities to trust; default those of this machine.
     """
 
-    def __init__(self, url: str, token_file: Path | None = None, ca: Path | None = None) -> None:
-        self._token_file = token_file
+    def __init__(self, url: str, token: AgentToken | None = None, ca: Path | None = None) -> None:
+        self._token = token
         self._http = httpx.AsyncClient(
             base_url=f"{url.rstrip('/')}/api/v1/",
             timeout=_TIMEOUT,
@@ -136,6 +145,14 @@ class AgentApi:
         """Report that the agent and its drivers exit: the control plane need not wait until the lease expires."""
         await self._send("POST", f"hosts/{host}/leave")
 
+    async def own_token(self) -> Token:
+        """Describe the agent's token: its lifetime."""
+        return await self._request("GET", "tokens/self", Token)
+
+    async def renew_token(self, *, overlap_s: int) -> TokenCreated:
+        """Replace the agent's token; the old one remains valid for `overlap_s` seconds, or until it expires."""
+        return await self._request("POST", "tokens/self/rotate", TokenCreated, params={"overlap_s": overlap_s})
+
     async def artifact(self, sha256: str) -> AsyncIterator[bytes]:
         """Download an artifact in pieces."""
         try:
@@ -170,12 +187,12 @@ class AgentApi:
         raise _agent_error(response)
 
     def _headers(self) -> dict[str, str]:
-        if self._token_file is None:
+        if self._token is None:
             return {}
         try:
-            return {"Authorization": f"Bearer {self._token_file.read_text().strip()}"}
-        except OSError as error:
-            raise ApiUnavailable(f"The token file {self._token_file} cannot be read: {error.strerror}.") from error
+            return {"Authorization": f"Bearer {self._token.text()}"}
+        except SpecError as error:
+            raise ApiUnavailable(error.what, hint=error.hint) from error  # a user may correct the file
 
 
 def _agent_error(response: httpx.Response) -> ClonosError:

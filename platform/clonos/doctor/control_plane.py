@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
 
 from clonos.client import Client
 from clonos.client.contexts import resolve
@@ -16,9 +15,8 @@ from clonos.errors import ClonosError, ControlPlaneUnavailable, SpecError
 from clonos.local.plan import FIRST_PORT
 from clonos.local.state import Folder, State
 from clonos.resources.hosts import HostState
+from clonos.resources.service import Role, Token, warned_within
 from clonos.settings import Settings
-
-_SOON_S: Final = 3 * 86_400
 
 
 def check(settings: Settings, api: str | None, token: str | None, context: str | None = None) -> Iterator[Check]:
@@ -96,16 +94,42 @@ def _token(client: Client) -> Iterator[Check]:
         token = client.tokens.self()
     except ClonosError:
         return  # the control plane needs no token
-    remaining_s = (token.expires_at - datetime.now(UTC)).total_seconds() if token.expires_at is not None else None
-    if remaining_s is not None and remaining_s < _SOON_S:
+    if left := _left(token):
         yield warn(
             "token",
-            f"{token.name} expires in {remaining_s / 3600:.0f} hours",
+            f"{token.name} expires in {left}",
             meaning="the control plane then rejects requests.",
-            fix="ask an administrator for a new one: `clonos token create`.",
+            fix="replace it: `clonos token rotate`; or ask an administrator: `clonos token create`.",
         )
     else:
         yield ok("token", f"{token.subject}, {token.role}")
+    if token.role is Role.ADMIN:
+        yield from _tokens_in_use(client, but=token.id)
+
+
+def _tokens_in_use(client: Client, *, but: str) -> Iterator[Check]:
+    """The other tokens that were used within a week, and expire soon: an agent has failed to replace its own."""
+    since = datetime.now(UTC) - timedelta(days=7)
+    for token in client.tokens.list().data:
+        in_use = token.last_used_at is not None and token.last_used_at > since and token.revoked_at is None
+        if token.id != but and in_use and token.replaced_by is None and (left := _left(token)):
+            whose = f"of the agent of {token.host}" if token.host else f"{token.name} ({token.role})"
+            yield warn(
+                "tokens",
+                f"the token {whose} expires in {left}",
+                meaning=f"{token.host} is then lost." if token.host else "its requests are then refused.",
+                fix="see the log of the agent." if token.host else "replace it: `clonos token rotate`.",
+            )
+
+
+def _left(token: Token) -> str:
+    """How long a token is still valid; empty if that is long enough, or if it is no longer valid."""
+    if token.expires_at is None:
+        return ""
+    left = token.expires_at - datetime.now(UTC)
+    if not timedelta() < left < warned_within(token.expires_at - token.created_at):
+        return ""
+    return f"{left.days} days" if left.days else f"{left.seconds / 3600:.0f} hours"
 
 
 def _hosts(client: Client) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -116,7 +117,11 @@ class TokenCreate(Resource):
 
 
 class Token(Resource):
-    """An API token, without its secret."""
+    """An API token, without its secret.
+
+    Attributes:
+        replaced_by: Id of the token that a rotation has made from it.
+    """
 
     id: str
     name: str
@@ -126,7 +131,16 @@ class Token(Resource):
     created_at: Moment
     expires_at: Moment | None = None
     revoked_at: Moment | None = None
+    replaced_by: str | None = None
     last_used_at: Moment | None = None
+
+
+def warned_within(lifetime: timedelta) -> timedelta:
+    """The last part of the lifetime of a token in which its expiry is reported: a week, or a quarter of a short one.
+
+    An agent has replaced its token earlier, in the last third.
+    """
+    return min(timedelta(days=7), lifetime / 4)
 
 
 class TokenCreated(Token):

@@ -18,7 +18,7 @@ from clonos.doctor.check import Check
 from clonos.embedded.processes import ProcessRecord
 from clonos.local.state import Folder, State
 from clonos.resources.hosts import HostState
-from clonos.resources.service import Health
+from clonos.resources.service import Health, Role, Token
 from clonos.settings import KafkaSettings, Settings
 from component.cli.conftest import Clonos
 from component.cli.service import TOKEN, FakeService, host, problem
@@ -194,11 +194,25 @@ class TestControlPlane:
     def test_a_token_that_expires_soon_warns(
         self, settings: Settings, fake: FakeService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        token = SimpleNamespace(name="ci", expires_at=datetime.now(UTC) + timedelta(hours=5))
-        client = SimpleNamespace(tokens=SimpleNamespace(self=lambda: token))
-        (check,) = control_plane._token(client)  # type: ignore[arg-type]
-        assert check.status == "warn"
-        assert "expires in" in check.what
+        moment = datetime.now(UTC)
+        admin = Token(
+            id="1",
+            name="ci",
+            role=Role.ADMIN,
+            subject="ci",
+            created_at=moment - timedelta(days=24),
+            expires_at=moment + timedelta(days=6),
+            last_used_at=moment,
+        )
+        agents = admin.model_copy(update={"id": "2", "role": Role.AGENT, "host": "host-1"})
+        replaced = agents.model_copy(update={"id": "3", "replaced_by": "4"})
+        unused = agents.model_copy(update={"id": "5", "last_used_at": moment - timedelta(days=8)})
+        page = SimpleNamespace(data=[admin, agents, replaced, unused])
+        client = SimpleNamespace(tokens=SimpleNamespace(self=lambda: admin, list=lambda: page))
+        own, other = control_plane._token(client)  # type: ignore[arg-type]
+        assert (own.status, other.status) == ("warn", "warn")
+        assert "expires in 5 days" in own.what
+        assert "of the agent of host-1 expires in 5 days" in other.what
 
     def test_credentials_readable_by_others_fail(self, settings: Settings) -> None:
         Credentials("http://127.0.0.1:9").write(settings.home).chmod(0o644)

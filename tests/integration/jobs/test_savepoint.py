@@ -87,7 +87,9 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
     # Each savepoint is complete: another job, with an empty log, continues its counts.
     for number in (1, len(taken) - 1):
         elsewhere = make_topic(1, "out")
-        restore_savepoint(str(tmp_path / f"kept-{number}"), str(tmp_path / f"from-{number}"), JobOwner(name))
+        restore_savepoint(
+            str(tmp_path / f"kept-{number}"), str(tmp_path / f"from-{number}"), JobOwner(f"{name}-{number}")
+        )
         run_job(counting(source, elsewhere), f"{name}-{number}", new_lineage=True, checkpoint=f"from-{number}")
         assert totals(kafka, elsewhere).items() <= Counter(words(120)).items()
         assert totals(kafka, elsewhere) or epochs[number] == max(epochs)

@@ -10,7 +10,7 @@ import pytest
 from clonos_api.fleet import Board, Dependencies, Forecast, Head, Last, Line, Stall
 from clonos_api.fleet.alerts import alerts_of
 from clonos_api.fleet.banner import banner_of
-from clonos_api.fleet.lines import Proof
+from clonos_api.fleet.lines import ExpiringToken, Proof
 
 AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
 GOOD = Line(
@@ -77,6 +77,18 @@ def test_hosts_and_kafka() -> None:
         "HostLost": {"host": "host-2"},
         "KafkaUnavailable": {},
     }
+
+
+def test_a_token_that_expires() -> None:
+    """It is not an alert of a job, and the banner names it."""
+    agents = ExpiringToken("a1", "host-1", "agent", "host-1", AT)
+    others = ExpiringToken("b2", "prometheus", "viewer", None, AT)
+    first, second = alerts_of(board(GOOD, tokens=(agents, others))).values()
+    assert (first.name, first.severity, first.labels) == ("TokenExpires", "warning", {"host": "host-1"})
+    assert second.labels == {"token": "prometheus"}
+    banner = banner_of(board(GOOD, tokens=(agents, others)))
+    assert (banner.health, "host-1 is then lost" in banner.headline) == ("weak", True)
+    assert "1 more tokens" in banner.headline
 
 
 def test_recoveries_of_one_job_are_two_alerts() -> None:

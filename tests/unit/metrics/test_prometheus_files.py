@@ -16,7 +16,7 @@ from clonos_api.alerts.sending import webhook_metrics
 from clonos_api.fleet.alerts import MEANINGS
 from clonos_api.guards.request_metrics import request_metrics
 from clonos_api.metrics.families import exposition
-from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
+from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample, TokenSample
 
 COMPOSE = Path(__file__).parents[3] / "docker" / "compose"
 ALERTS = COMPOSE / "alerts.yml"
@@ -42,6 +42,7 @@ SAMPLE = MetricsSample(
     standbys=(StandbySample("7", "orders", "host-2", "READY", 0),),
     recoveries=(RecoverySample("orders", "crash", 440.0, {"claim": 80.0}),),
     hosts=(HostSample("host-1", "READY", 2, 1, 0),),
+    tokens=(TokenSample("a1", "host-1", "agent", 2_592_000.0, datetime.now(UTC)),),
 )
 
 
@@ -104,7 +105,15 @@ def test_each_rule_has_summary_and_description() -> None:
 
 def test_both_catalogues_cover_what_readers_wait_for() -> None:
     """Who has only Prometheus, or only webhooks, gets these too."""
-    both = {"OutputContradicted", "KafkaUnavailable", "DeadLetters", "JobFailed", "JobRecovering", "HostLost"}
+    both = {
+        "OutputContradicted",
+        "KafkaUnavailable",
+        "DeadLetters",
+        "JobFailed",
+        "JobRecovering",
+        "HostLost",
+        "TokenExpires",
+    }
     assert both <= {str(rule["alert"]) for rule in rules()}
     assert both <= set(MEANINGS)
 
