@@ -91,9 +91,9 @@ ROUTES = {
     "POST /api/v1/connectors/{kind}/{name}/validate": "o",
     "POST /api/v1/tokens": "a",
     "GET /api/v1/tokens": "a",
-    "GET /api/v1/tokens/self": "v",
+    "GET /api/v1/tokens/self": "vg",
     "DELETE /api/v1/tokens/self": "v",
-    "POST /api/v1/tokens/self/rotate": "v",
+    "POST /api/v1/tokens/self/rotate": "vg",
     "DELETE /api/v1/tokens/{token}": "a",
     "GET /api/v1/sessions": "a",
     "DELETE /api/v1/sessions": "a",
@@ -285,7 +285,9 @@ def test_each_caller_on_each_object(
     for caller in sorted(CALLERS, key=lambda name: outcomes[name] == "allowed"):
         with ExitStack() as stack:
             world = worlds[owner]
-            if outcomes[caller] == "allowed" and route.startswith("DELETE") and path_parameters(route) - {"token"}:
+            deletes = route.startswith("DELETE") and path_parameters(route) - {"token"}
+            rotates = caller == "agent" and route.endswith("/rotate")
+            if outcomes[caller] == "allowed" and (deletes or rotates):
                 world = stack.enter_context(made(service, callers[owner]))
             token = world.agent.client.headers["authorization"].split(" ")[1]
             status = ask(connection, route, world, token if caller == "agent" else callers.get(caller))
