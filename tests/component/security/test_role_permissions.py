@@ -288,7 +288,7 @@ def test_each_caller_on_each_object(
             deletes = route.startswith("DELETE") and path_parameters(route) - {"token"}
             rotates = caller == "agent" and route.endswith("/rotate")
             if outcomes[caller] == "allowed" and (deletes or rotates):
-                world = stack.enter_context(made(service, callers[owner]))
+                world = stack.enter_context(made(service, new_callers(service)[owner]))
             token = world.agent.client.headers["authorization"].split(" ")[1]
             status = ask(connection, route, world, token if caller == "agent" else callers.get(caller))
         actual = str(status) if status in (401, 403) else "allowed"
