@@ -40,8 +40,13 @@ def _with_unit(parse: Callable[[str], float]) -> Callable[[object], object]:
 
 
 Duration = Annotated[float, BeforeValidator(_with_unit(parse_duration))]
-# It becomes a part of addresses, headers and pages.
+# The path of `public_url`: it becomes a part of addresses, headers and pages.
 PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+# The first parts of own paths: a prefix with one of these names could not be told from them.
+_OWN: Final = frozenset(
+    {"api", "assets", "clusters", "docs", "events", "health", "hosts", "jobs", "live", "metrics", "recoveries"}
+    | {"session", "signin", "signout", "submit"}
+)
 Size = Annotated[int, BeforeValidator(_with_unit(parse_size))]
 
 
@@ -287,6 +292,8 @@ class ApiSettings(BaseSettings):
         url = HttpUrl(value)
         if url.query or url.fragment or url.username or not PREFIX.fullmatch((url.path or "/").rstrip("/")):
             raise ValueError("public_url is http(s)://HOST[:PORT][/PATH], with plain characters in its path")
+        if (url.path or "/").split("/")[1] in _OWN:
+            raise ValueError(f"the path of public_url must not begin with a path of the service ({', '.join(_OWN)})")
         return value.rstrip("/")
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from clonos_api.auth.recent_tokens import RecentTokens
 from clonos_api.auth.turns import SharedTurns
 from clonos_api.auth.valid_tokens import ValidTokens
 from clonos_api.http.problems import answer, problem_of
+from clonos_api.http.sub_path import prefix_of
 from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
 
@@ -188,7 +189,7 @@ class Authentication:
 
 
 def _path_of(request: Request) -> str:
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return prefix_of(request) + request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
 def _has_token(request: Request) -> bool:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
+from clonos_api.http.sub_path import prefix_of
+
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -15,11 +17,19 @@ def cookie_of(request: Request) -> str:
     """The name of the cookie that holds the token of a browser's session.
 
     The name contains the port, because ports of one host share cookies. With TLS it begins with ``__Host-``: browsers
-    accept such a cookie only from this host itself, and send it only by TLS.
+    accept such a cookie only from this host itself, and send it only by TLS. Below the path of a proxy, other services
+    have the same host: there the cookie is sent only below that path, which ``__Host-`` does not permit.
     """
     port = request.headers.get("host", "").rpartition("]")[2].partition(":")[2]
     name = f"clonos_session_{port}" if port.isdecimal() and port.isascii() else "clonos_session"
-    return f"__Host-{name}" if request.url.scheme == "https" else name
+    if request.url.scheme != "https":
+        return name
+    return f"__Secure-{name}" if prefix_of(request) else f"__Host-{name}"
+
+
+def cookie_path(request: Request) -> str:
+    """The path below which browsers send the service's cookies."""
+    return f"{prefix_of(request)}/"
 
 
 def presented(authorization: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ def page_of(request: Request, problem: Problem) -> Response | None:
     if not is_visit(request):
         return None
     title = "The control plane is unavailable" if problem.status >= 500 else "This page is not available"
-    more = problem.type if problem.type.startswith("/") else None  # its page in the documentation
+    more = problem.type[1:] if problem.type.startswith("/") else None  # its page in the documentation
     texts = {"what": problem.detail, "kept": problem.kept, "hint": problem.hint, "more": more}
     again_s = _RETRY_S if problem.status == 429 or problem.status >= 500 else None
     return render(request, Page("error.html", title), {**texts, "again_s": again_s}, status=problem.status)

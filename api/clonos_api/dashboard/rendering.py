@@ -20,12 +20,13 @@ from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
 from clonos_api.fleet.banner import NAMED, banner_of, trouble_of
 from clonos_api.fleet.lead import clause
+from clonos_api.http.sub_path import prefix_of
 from clonos_api.replica import replica_of
 
 # Pages load scripts, styles and data only from this service, and cannot be framed.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; form-action 'self'; base-uri 'self'; frame-ancestors 'none'"
 )
 _SMALL: Final = 2_000
 _NONE: Final = "–"
@@ -55,6 +56,7 @@ def render(request: Request, page: Page, values: dict[str, Any], *, status: int 
         "page": page,
         "caller": caller,
         "path": request.url.path,
+        "prefix": prefix_of(request),
         "may": _rights(caller),
         "seq": values.get("seq", seq),
         **values,
@@ -119,8 +121,8 @@ def _hint(text: str, job: str = "") -> Markup:
 
 
 def _error_page(slug: str) -> str:
-    """The path of an error's page in the documentation; empty for a slug of another version."""
-    return f"/docs/errors/{slug}" if slug in BY_SLUG else ""
+    """The link to an error's page in the documentation; empty for a slug of another version."""
+    return f"docs/errors/{slug}" if slug in BY_SLUG else ""
 
 
 def rate(per_s: float | None) -> str | None:
@@ -136,7 +138,7 @@ _TEMPLATES: Final = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-_TEMPLATES.globals.update(asset=assets.address, named=NAMED)
+_TEMPLATES.globals.update(asset=lambda name: assets.address(name)[1:], named=NAMED)
 _TEMPLATES.filters.update(
     banner=banner_of,
     clause=clause,

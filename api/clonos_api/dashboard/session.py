@@ -17,7 +17,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from clonos.errors import ClonosError, OriginNotAllowed, TooManyRequests, Unauthenticated
-from clonos_api.auth.cookies import cookie_of, has_own_origin
+from clonos_api.auth.cookies import cookie_of, cookie_path, has_own_origin
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.rates import Buckets, address_of
 from clonos_api.dashboard.rendering import Page, render
@@ -52,7 +52,7 @@ def sign_in_page(request: Request, *, problem: str = "", status: int = 200) -> R
     provider = replica_of(request).identity_provider
     values = {
         "provider": provider.settings.name if provider is not None else "",
-        "next": request.query_params.get("next", "/"),
+        "next": request.query_params.get("next", cookie_path(request)),
         "problem": problem,
     }
     return render(request, Page("signin.html", "Sign in"), values, status=status)
@@ -123,7 +123,7 @@ def keep(response: Response, request: Request, text: str, row: TokenRow) -> None
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
-        path="/",
+        path=cookie_path(request),
     )
 
 
@@ -138,5 +138,7 @@ async def sign_out(request: Request, replica: ReplicaDep) -> Response:
                 await sessions.end(session, row.id)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"  # a browser accepts nothing else for a name with ``__Host-``
-    response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict", secure=secure)
+    response.delete_cookie(
+        cookie_of(request), path=cookie_path(request), httponly=True, samesite="strict", secure=secure
+    )
     return response

@@ -10,12 +10,13 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.responses import RedirectResponse
 
 from clonos.errors import ClonosError, RequestRejected, TooManyRequests, Unauthenticated
-from clonos_api.auth.cookies import cookie_of
+from clonos_api.auth.cookies import cookie_of, cookie_path
 from clonos_api.auth.denials import record_failed_sign_in
 from clonos_api.auth.identity_provider import Attempt, IdentityProvider, not_begun
 from clonos_api.auth.rates import address_of
 from clonos_api.dashboard import session as pages
 from clonos_api.http.problems import http_status
+from clonos_api.http.sub_path import prefix_of
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.store import sessions, sign_in_attempts
 
@@ -30,7 +31,7 @@ router = APIRouter(include_in_schema=False)
 async def begin(request: Request, replica: ReplicaDep) -> Response:
     """Send the browser to the provider."""
     provider = _provider(replica)
-    attempt = Attempt(request.query_params.get("next", "/")[:_LONGEST])
+    attempt = Attempt(request.query_params.get("next", cookie_path(request))[:_LONGEST])
     try:
         _count(request, replica)
         response = RedirectResponse(await provider.authorization_url(attempt, _redirect_uri(request)), 303)
@@ -46,7 +47,7 @@ async def begin(request: Request, replica: ReplicaDep) -> Response:
         httponly=True,
         samesite="lax",  # the provider's redirect comes from another site
         secure=request.url.scheme == "https",
-        path="/",
+        path=cookie_path(request),
     )
     return response
 
@@ -75,7 +76,9 @@ async def end(request: Request, replica: ReplicaDep) -> Response:
     # Browsers do not send the strict cookie in a navigation that another site began: this page's script does.
     response = RedirectResponse(f"{pages.SIGN_IN}?{urlencode({'next': attempt.next})}", 303)
     pages.keep(response, request, text, row)
-    response.delete_cookie(_cookie(request), path="/", httponly=True, secure=request.url.scheme == "https")
+    response.delete_cookie(
+        _cookie(request), path=cookie_path(request), httponly=True, secure=request.url.scheme == "https"
+    )
     return response
 
 
@@ -105,4 +108,4 @@ def _cookie(request: Request) -> str:
 
 def _redirect_uri(request: Request) -> str:
     """Where the provider sends the browser back; the service has checked the host name."""
-    return f"{request.url.scheme}://{request.headers['host']}{END}"
+    return f"{request.url.scheme}://{request.headers['host']}{prefix_of(request)}{END}"

@@ -22,6 +22,7 @@ from clonos_api.guards.envelope import HEADER, Envelope
 from clonos_api.guards.hosts import HostCheck
 from clonos_api.guards.request_metrics import RequestMetrics
 from clonos_api.http.limited_protocol import Network
+from clonos_api.http.sub_path import SubPath
 from clonos_api.settings import ApiSettings, Limits
 from clonos_api.store.db.database import Database
 
@@ -114,6 +115,8 @@ def install(
     app.add_middleware(RequestMetrics, registry=app.state.registry)
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=_with_mapped(settings.trusted_proxies))
+    if settings.prefix or settings.trusted_proxies:  # outside of the previous one, which replaces the proxy's address
+        app.add_middleware(SubPath, prefix=settings.prefix, proxies=settings.trusted_proxies)
 
 
 def _with_mapped(networks: Collection[Network]) -> list[str]:

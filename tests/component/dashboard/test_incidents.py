@@ -244,7 +244,7 @@ def test_the_overview_links_each_bar_to_its_incident(api: Served, browser: Brows
     id = write(api, recovery(job, **TAKEOVER, **DONE))
     before = write(api, recovery(job, datetime.now(UTC) - timedelta(hours=26), **TAKEOVER, **DONE))
     strip = part("overview_strip.html", board=board(api))
-    assert f'href="/jobs/{job}/recoveries/{id}"' in strip
+    assert f'href="jobs/{job}/recoveries/{id}"' in strip
     assert f"{name}: the driver on host-1 crashed; the standby on host-3 took over; no output for 800 ms" in strip
     assert before not in strip
     with browser(Role.VIEWER) as viewer:

@@ -135,7 +135,7 @@ def test_the_banner_names_a_failing_job_its_error_and_the_next_step_and_promises
         "cards failed after epoch 27 of scored and epoch 14 of minutes: The topic payments.review does not exist. "
         "What to do: create it: clonos kafka create payments.review Copy." in text
     )
-    assert '<a href="/jobs/1">cards</a>' in shown
+    assert '<a href="jobs/1">cards</a>' in shown
     assert "exactly once" not in text, "nothing has observed that"
     three = tuple(dataclasses.replace(FAILED, id=str(number), name=f"cards-{number}", hint="") for number in range(3))
     text = re.sub(r"<[^>]+>", "", " ".join(part("overview_banner.html", board=Board(1, NOW, (), three)).split()))
@@ -386,7 +386,7 @@ def test_commands_of_a_hint_can_be_copied(hint: str, copied: list[str]) -> None:
 
 def test_a_failed_page_links_the_page_of_its_error(api: Served, browser: Browser, name: str) -> None:
     job, _ = write(api, guarded(name))
-    for slug, link in (("topic-missing", '<a href="/docs/errors/topic-missing">topic-missing</a>'), ("x-1", "x-1")):
+    for slug, link in (("topic-missing", '<a href="docs/errors/topic-missing">topic-missing</a>'), ("x-1", "x-1")):
         failure = Failure(error=slug, what="It is away.", hint="h")
         write(api, changed(job, state="FAILED", failure=failure.model_dump(mode="json")))
         with browser(Role.VIEWER) as client:
@@ -636,7 +636,7 @@ def test_the_log_tab_has_its_own_script_filters_and_a_download(api: Served, brow
         page = client.get(f"/jobs/{job}", params={"tab": "logs"}).text
         for element in ('id="log-search"', 'id="log-level"', 'id="log-epochs"', 'id="log-raw"', 'id="log-empty"'):
             assert element in page
-        script = re.search(r'src="(/assets/\w+/logs\.js)"', page)
+        script = re.search(r'src="(assets/\w+/logs\.js)"', page)
         assert script
         assert len(client.get(script[1]).raise_for_status().text) < 6_000
         assert "logs.js" not in client.get(f"/jobs/{job}").text
@@ -679,7 +679,7 @@ def test_recoveries_of_all_jobs_are_in_one_list(api: Served, browser: Browser, n
     assert all("no output for 431 ms" in row["summary"] for row in ours.values())
     with browser(Role.VIEWER) as client:
         shown = client.get("/recoveries").text
-        assert f'<a href="/jobs/{made[0][0]}/recoveries/{made[0][1]}">' in shown
+        assert f'<a href="jobs/{made[0][0]}/recoveries/{made[0][1]}">' in shown
         assert client.get("/recoveries", params={"starting_after": "1.x"}).status_code == 200
 
 
@@ -742,8 +742,8 @@ def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, brow
     job = write(api, make)
     with browser() as client:
         shown = client.get(f"/jobs/{job}").text
-        assert f'<a href="/clusters#cluster-{name}">{name}</a>' in shown
-        assert f'<a href="/jobs/{job}?tab=configuration#executors">1 of 3</a>' in shown
+        assert f'<a href="clusters#cluster-{name}">{name}</a>' in shown
+        assert f'<a href="jobs/{job}?tab=configuration#executors">1 of 3</a>' in shown
         tab = client.get(f"/jobs/{job}", params={"tab": "configuration"}).text
         assert '<a href="http://h:4040" rel="noreferrer">app-7</a>' in tab
         assert '<a href="http://m:8080" rel="noreferrer">http://m:8080</a>' in tab
@@ -793,5 +793,5 @@ def test_the_clusters_page(api: Served, browser: Browser, name: str) -> None:
         job.state = "RUNNING"
 
     write(api, use)
-    assert f'<a href="/jobs/{name}-job">' in section()
+    assert f'<a href="jobs/{name}-job">' in section()
     assert "DELETE" not in section(Role.ADMIN), "a cluster in use cannot be removed"

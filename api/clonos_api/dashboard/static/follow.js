@@ -44,7 +44,7 @@ export function follow(types) {
     soon();
   };
   const handlers = Object.fromEntries([...types, "gap"].map((type) => [type, received]));
-  listen(() => `/api/v1/events?after=${seen}`, handlers, { onOpen: soon });
+  listen(() => `api/v1/events?after=${seen}`, handlers, { onOpen: soon });
 }
 
 document.addEventListener("refresh", soon);

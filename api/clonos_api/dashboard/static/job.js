@@ -26,7 +26,7 @@ function show(update) {
   epochs = newest;
 }
 
-listen(() => `/jobs/${job}/live`, {
+listen(() => `jobs/${job}/live`, {
   lead: (event) => { show(JSON.parse(event.data)); fresh(); },
   changed: () => { fresh(); soon(); },
   beat: (event) => fresh(Number(event.data)),

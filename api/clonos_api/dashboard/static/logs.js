@@ -90,7 +90,7 @@ function opened() {
 
 const address = () => {
   const parsed = field("log-raw").checked ? {} : { parsed: true };
-  return `/api/v1/jobs/${job}/logs?${query({ follow: true, ...parsed, ...(after ? { after } : { tail: 500 }) })}`;
+  return `api/v1/jobs/${job}/logs?${query({ follow: true, ...parsed, ...(after ? { after } : { tail: 500 }) })}`;
 };
 const show = (state) => { field("lines").dataset.state = state; };
 const restart = listen(address, { message: append }, { show, onOpen: opened });
@@ -98,7 +98,7 @@ const restart = listen(address, { message: append }, { show, onOpen: opened });
 function change() {
   [after, day, group] = [null, "", null];
   field("lines").replaceChildren();
-  field("log-download").href = `/api/v1/jobs/${job}/logs?${query({ download: true })}`;
+  field("log-download").href = `api/v1/jobs/${job}/logs?${query({ download: true })}`;
   restart();
 }
 

@@ -178,4 +178,4 @@ markColumns();
 arrange();
 // Nothing has changed; the next read is N milliseconds late.
 const beat = (event) => fresh(Number(event.data));
-listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat }, { quietMs: 4000 });
+listen(() => "live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat }, { quietMs: 4000 });

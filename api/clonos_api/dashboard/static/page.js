@@ -49,7 +49,7 @@ export function link(state, text) {
 }
 
 export function toSignIn() {
-  location.assign(`/signin?next=${encodeURIComponent(location.pathname + location.search)}`);
+  location.assign(`signin?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
 // When the page last received data from the store. An open connection does not prove that data arrive.
@@ -111,7 +111,7 @@ export function listen(address, handlers, { onOpen, show = link, quietMs = 25000
       lost();
       if (own.readyState !== EventSource.CLOSED || source !== own) return;
       source = null;
-      const response = await fetch("/api/v1/hosts", { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
+      const response = await fetch("api/v1/hosts", { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
       if (response?.status === 401) toSignIn();
       else setTimeout(open, 1000);
     };
@@ -216,13 +216,18 @@ document.addEventListener("click", async (event) => {
   getSelection().selectAllChildren(source);
   note("The text is selected: copy it with Ctrl+C.");
 });
+// Links are relative to the base, and a fragment alone would lead to the first page.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
 const others = new BroadcastChannel("session");
 if (document.getElementById("sign-out")) others.onmessage = toSignIn;
 document.getElementById("sign-out")?.addEventListener("click", async () => {
-  const response = await fetch("/signout", { method: "POST" }).catch(() => null);
+  const response = await fetch("signout", { method: "POST" }).catch(() => null);
   if (!response?.ok) return note("You are still signed in: the control plane is unavailable. Try again.", "bad");
   others.postMessage("out");
-  location.assign("/signin");
+  location.assign("signin");
 });
 const again = document.getElementById("again");
 // Reloads only when the service responds: the browser's own error page would not retry.
@@ -233,7 +238,7 @@ async function reload() {
 }
 if (again) setTimeout(reload, 1000 * again.dataset.again);
 // A session lasts a month from its last renewal; an open page renews it daily.
-setInterval(() => fetch("/session/renewal", { method: "POST" }).catch(() => {}), 3600000);
+setInterval(() => fetch("session/renewal", { method: "POST" }).catch(() => {}), 3600000);
 document.addEventListener("htmx:after:swap", () => dress());
 setInterval(dress, 5000);
 dress();

@@ -154,7 +154,7 @@ async function load() {
   clearTimeout(timer);
   const range = box.querySelector("input:checked").value;
   if (!document.hidden) {
-    const response = await fetch(`/api/v1/jobs/${job}/series?range=${range}`, { cache: "no-store" }).catch(() => null);
+    const response = await fetch(`api/v1/jobs/${job}/series?range=${range}`, { cache: "no-store" }).catch(() => null);
     const failure = document.getElementById("series-failure");
     failure.textContent = response && !response.ok ? await problem(response) : "";
     if (response?.ok) shown = await response.json();

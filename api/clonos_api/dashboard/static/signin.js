@@ -3,16 +3,16 @@ import { problem } from "./page.js";
 
 const byToken = document.getElementById("sign-in");
 const byLink = document.getElementById("by-link");
-const requested = new URLSearchParams(location.search).get("next") ?? "/";
-const next = URL.canParse(requested, location.origin) ? new URL(requested, location.origin) : null;
-const proceed = () => location.replace(next?.origin === location.origin ? next : "/");
+const requested = new URLSearchParams(location.search).get("next") ?? "./";
+const next = URL.canParse(requested, document.baseURI) ? new URL(requested, document.baseURI) : null;
+const proceed = () => location.replace(next?.origin === location.origin ? next : "./");
 
 // The code leaves the address and the history at once.
 const code = new URLSearchParams(location.hash.slice(1)).get("code");
 if (code) history.replaceState(null, "", location.pathname + location.search);
 
 // After a link from another site the browser sends no cookie (SameSite=Strict): check from here.
-fetch("/hosts", { redirect: "manual", headers: { Accept: "text/html" } }).then((response) => { if (response.ok) proceed(); }).catch(() => {});
+fetch("hosts", { redirect: "manual", headers: { Accept: "text/html" } }).then((response) => { if (response.ok) proceed(); }).catch(() => {});
 
 // Whether the browser is signed in; if not, `error` shows why.
 async function exchange(error, path, request) {
@@ -34,7 +34,7 @@ async function exchange(error, path, request) {
 byToken.addEventListener("submit", (event) => {
   event.preventDefault();
   const token = document.getElementById("token").value.trim();
-  exchange(document.getElementById("sign-in-error"), "/session", { headers: { Authorization: `Bearer ${token}` } });
+  exchange(document.getElementById("sign-in-error"), "session", { headers: { Authorization: `Bearer ${token}` } });
 });
 
 if (code) {
@@ -45,7 +45,7 @@ if (code) {
 
 byLink.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const signedIn = await exchange(document.getElementById("by-link-error"), "/session/link", {
+  const signedIn = await exchange(document.getElementById("by-link-error"), "session/link", {
     headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }),
   });
   byToken.hidden = signedIn;

@@ -37,7 +37,7 @@ async function look() {
   const own = ++validations;
   if (!artifact) return;
   send.disabled = true;
-  const response = await yaml(`/api/v1/jobs/validate?artifact=${artifact}`, spec.value).catch(() => null);
+  const response = await yaml(`api/v1/jobs/validate?artifact=${artifact}`, spec.value).catch(() => null);
   if (own !== validations) return;
   if (!response) return show("The control plane is unavailable.", [], "bad");
   if (!response.ok) {
@@ -62,7 +62,7 @@ code.addEventListener("change", async () => {
   if (!file) return;
   const form = new FormData();
   form.append("file", file);
-  const response = await fetch("/api/v1/artifacts", { method: "POST", body: form, headers: { "Idempotency-Key": crypto.randomUUID() } }).catch(() => null);
+  const response = await fetch("api/v1/artifacts", { method: "POST", body: form, headers: { "Idempotency-Key": crypto.randomUUID() } }).catch(() => null);
   if (own !== uploads) return;
   if (!response?.ok) return show("✕ The code was refused.", [["", response ? await problem(response) : "The control plane is unavailable.", ""]], "bad");
   const uploaded = await response.json();
@@ -76,8 +76,8 @@ document.getElementById("submit").addEventListener("submit", async (event) => {
   event.preventDefault();
   send.disabled = true;
   const start = document.getElementById("start").checked;
-  const response = await yaml(`/api/v1/jobs?artifact=${artifact}&start=${start}`, spec.value).catch(() => null);
-  if (response?.ok) return location.assign(`/jobs/${(await response.json()).id}`);
+  const response = await yaml(`api/v1/jobs?artifact=${artifact}&start=${start}`, spec.value).catch(() => null);
+  if (response?.ok) return location.assign(`jobs/${(await response.json()).id}`);
   note(response ? await problem(response) : "The control plane is unavailable. Try again.", "bad");
   send.disabled = false;
 });
