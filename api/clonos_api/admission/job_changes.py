@@ -66,5 +66,5 @@ async def roll_back(
         return job
     spec = JobSpec.model_validate((await jobs.stored_version(session, job, target)).spec)
     spec_checks.refuse(await clusters.check_job(session, spec))
-    await checkpoint_owners.check(session, caller, spec.spec.checkpoint, settings)
+    await checkpoint_owners.check_checkpoint(session, caller, job.name, spec.spec.checkpoint, settings)
     return await jobs.revert(session, job, target)

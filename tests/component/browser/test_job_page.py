@@ -127,3 +127,51 @@ def test_what_a_user_has_unfolded_stays_so(api: Served, job: dict[str, Any], loo
     page.evaluate("document.dispatchEvent(new Event('refresh'))")
     expect(page.locator("section.tab")).not_to_have_attribute("data-old", "yes")  # it was fetched again
     expect(exceptions.locator("pre").first).to_be_visible()
+
+
+def series(values: list[float]) -> dict[str, Any]:
+    """Five minutes in intervals of ten seconds; `values` are the latencies of each interval."""
+    points: list[dict[str, Any]] = []
+    for number, value in enumerate(values):
+        at = f"2026-01-01T12:{number // 6:02}:{number % 6}0Z"
+        figures = {"epoch_ms_p50": value, "epoch_ms_p99": value, "latency_ms_p50": value, "latency_ms_p99": value}
+        rates = {"records_in_per_s": 10.0, "records_out_per_s": 10.0, "lag": {"in": 0}, "epochs": 3}
+        points.append({"at": at, **rates, **figures})
+    span = {"range": "5m", "interval_s": 10, "since": "2026-01-01T12:00:00Z", "until": "2026-01-01T12:05:00Z"}
+    return {**span, "queries": {"out": points}, "annotations": []}
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ([40_000.0, *[200.0] * 28], "▲ time: the highest value, 40 s, is above the axis."),
+        ([250.0, *[200.0] * 28], ""),
+    ],
+)
+def test_a_chart_is_readable_without_a_pointer_and_with_an_outlier(
+    api: Served, job: dict[str, Any], look: Look, values: list[float], note: str
+) -> None:
+    session = look(api.url, api.admin)
+    session.page.route("**/series?*", lambda route: route.fulfill(json=series(values)))
+    page = session.go(f"/jobs/{job['id']}")
+    legend = page.locator("#durations .u-legend")
+    expect(legend).to_contain_text("latency, p50")
+    expect(legend).to_contain_text("200 ms")
+    expect(page.locator("#durations .cut")).to_have_text(note)
+
+
+def test_a_narrow_page_shows_all_columns_and_the_graph(api: Served, look: Look) -> None:
+    session = look(api.url, api.admin, viewport={"width": 390, "height": 844})
+    with api.client() as admin:
+        jobs = admin.get("/jobs", params={"limit": 100}).raise_for_status().json()["data"]
+        drawn = next(job for job in jobs if admin.get(f"/jobs/{job['id']}/graph").json()["nodes"])
+    wider = "() => [...document.querySelectorAll('.scroll, nav')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    for path in (f"/jobs/{drawn['id']}", f"/jobs/{drawn['id']}?tab=checkpoints", "/hosts", "/clusters", "/recoveries"):
+        page = session.go(path)
+        page.wait_for_load_state("load")
+        assert page.evaluate(wider) == 0, path
+    page = session.go(f"/jobs/{drawn['id']}")
+    expect(page.locator("#job-graph .drawing")).to_be_hidden()
+    flows = page.locator("#job-graph table").first
+    expect(flows).to_be_visible()
+    assert flows.evaluate("table => getComputedStyle(table.querySelector('td'), '::before').content") == '"From"'

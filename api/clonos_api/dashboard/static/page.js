@@ -18,8 +18,22 @@ function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// A narrow page shows the cells of a row below each other, each with the head of its column (style.css).
+function labelCells(root) {
+  const whole = root.closest?.("table") ?? root;
+  const tables = whole.matches?.("table") ? [whole] : whole.querySelectorAll(":is(.scroll, .sr) > table:not(#board, .events)");
+  for (const table of tables) {
+    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
+    for (const row of table.tBodies[0]?.rows ?? []) {
+      if (row.cells.length !== heads.length) continue;
+      heads.forEach((head, index) => { if (row.cells[index].dataset.label !== head) row.cells[index].dataset.label = head; });
+    }
+  }
+}
+
 export function dress(root = document) {
   const now = Date.now();
+  if (root === document || root.id === "main") labelCells(root);
   for (const time of root.querySelectorAll("time")) {
     const at = Date.parse(time.dateTime);
     set(time, "since" in time.dataset ? ago(now - at, time.dataset.since === "short") : shown.format(at));
