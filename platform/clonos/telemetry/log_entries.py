@@ -260,15 +260,19 @@ class EpochSpan:
         first: The first entry.
         last: The last entry.
         epochs: Query → its first and last epoch.
+        lags: Query → the newest line about its lag; shown if there is no epoch.
         lines: Number of log lines.
     """
 
     first: LogEntry
     last: LogEntry
     epochs: Mapping[str, tuple[int, int]]
+    lags: Mapping[str, str]
     lines: int
 
     def __str__(self) -> str:
+        if not self.epochs:
+            return f"{'; '.join(self.lags.values())} (newest of {self.lines} lines)"
         parts = []
         for query, (low, high) in self.epochs.items():
             name = f"{query}: " if len(self.epochs) > 1 and query else ""
@@ -290,12 +294,15 @@ def collapse_epochs(entries: Sequence[LogEntry]) -> list[LogEntry | EpochSpan]:
 
     def end() -> None:
         epochs: dict[str, tuple[int, int]] = {}
+        lags: dict[str, str] = {}
         for entry in routine:
-            if entry.epoch is not None:
+            if entry.epoch is None:
+                lags[entry.query or ""] = entry.message
+            else:
                 low, high = epochs.get(entry.query or "", (entry.epoch, entry.epoch))
                 epochs[entry.query or ""] = (min(low, entry.epoch), max(high, entry.epoch))
-        if len(routine) > 1 and epochs:
-            collapsed.append(EpochSpan(routine[0], routine[-1], epochs, len(routine)))
+        if len(routine) > max(1, 0 if epochs else len(lags)):
+            collapsed.append(EpochSpan(routine[0], routine[-1], epochs, lags, len(routine)))
         else:
             collapsed.extend(routine)
         routine.clear()

@@ -282,6 +282,7 @@ def _log(session: AsyncSession, job: JobRow, now: datetime) -> None:
         {"event": "lag", "query": "out", "topics": {"in": 12}},
         *({"event": "epoch", **EPOCH, "epoch": epoch, "replay": False} for epoch in range(40, 60)),
         {"event": "epoch", **EPOCH, "epoch": 60, "replay": True, "skipped_lanes": 2},
+        *({"event": "lag", "query": "out", "topics": {"in": lag}} for lag in (500, 600, 700)),
         {"event": "waiting", "error": "kafka-unavailable", "what": "Kafka does not answer.", "hint": "start it."},
     ]
     lines = [

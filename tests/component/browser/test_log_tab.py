@@ -40,6 +40,7 @@ def test_the_log_tab(api: Served, jobs: list[dict[str, Any]], look: Callable[...
     expect(page.locator("#lines")).to_contain_text("the job's own line")
     expect(rows.filter(has_text="committed")).to_have_text([re.compile("epochs 0–59 committed, 61 lines")])
     expect(rows.filter(has_text="replay of epoch 60")).to_have_count(1)
+    expect(rows.filter(has_text="lag of out")).to_have_text([re.compile("in 700 \\(newest of 3 lines\\)")])
     assert session.faults() == []
 
     page.get_by_label("Search").fill("CONNECTION to node")

@@ -381,7 +381,14 @@ def test_an_unusual_epoch_is_not_collapsed(fields: dict[str, object]) -> None:
 
 def test_epochs_of_two_generations_and_lags_alone_are_not_collapsed() -> None:
     assert len(collapse_epochs(parse(epoch(1), epoch(2), epoch(3, generation=2), epoch(4, generation=2)))) == 2
-    assert all(isinstance(entry, LogEntry) for entry in collapse_epochs(parse(LAG, LAG)))
+
+
+def test_lines_about_the_lag_are_one_line_while_no_epoch_ends() -> None:
+    other = LAG.replace('"query": "output"', '"query": "counts"')
+    assert other != LAG
+    assert all(isinstance(entry, LogEntry) for entry in collapse_epochs(parse(LAG, other))), "one of each query"
+    (span,) = collapse_epochs(parse(LAG, other, LAG, LAG.replace("3276", "4000")))
+    assert str(span) == "lag of output: lines 4000; lag of counts: lines 3276 (newest of 4 lines)"
 
 
 def test_samples_are_lines_that_the_code_writes() -> None:

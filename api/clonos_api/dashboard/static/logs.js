@@ -49,18 +49,20 @@ function rowOf(entry) {
 
 function collapse(entry, row) {
   const key = `${entry.run} ${entry.generation}`;
-  if (group?.key !== key) group = { key, count: 0, epochs: new Map(), rows: [] };
+  if (group?.key !== key) group = { key, count: 0, epochs: new Map(), lags: new Map(), rows: [] };
   group.count += 1;
   group.rows.push(row);
   if (entry.epoch !== null) {
     const [low, high] = group.epochs.get(entry.query) ?? [entry.epoch, entry.epoch];
     group.epochs.set(entry.query, [Math.min(low, entry.epoch), Math.max(high, entry.epoch)]);
   }
-  if (group.count < 2 || !group.epochs.size) return;
+  if (entry.epoch === null) group.lags.set(entry.query, entry.message);
+  if (group.count <= Math.max(1, group.epochs.size ? 0 : group.lags.size)) return;
   for (const old of group.rows.splice(0, group.rows.length - 1)) old.remove();
   const parts = [...group.epochs].map(([name, [low, high]]) =>
     `${group.epochs.size > 1 ? `${name}: ` : ""}${low === high ? `epoch ${low}` : `epochs ${low}–${high}`}`);
-  row.querySelector(".message").textContent = `${parts.join(", ")} committed, ${group.count} lines`;
+  if (!parts.length) row.querySelector(".message").textContent = `${[...group.lags.values()].join("; ")} (newest of ${group.count} lines)`;
+  else row.querySelector(".message").textContent = `${parts.join(", ")} committed, ${group.count} lines`;
 }
 
 function append(event) {
