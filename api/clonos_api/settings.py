@@ -42,7 +42,7 @@ def _with_unit(parse: Callable[[str], float]) -> Callable[[object], object]:
 Duration = Annotated[float, BeforeValidator(_with_unit(parse_duration))]
 # The path of `public_url`: it becomes a part of addresses, headers and pages.
 PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-# The first parts of own paths: a prefix with one of these names could not be told from them.
+# The first parts of own paths: a prefix that begins like one of them would be ambiguous.
 _OWN: Final = frozenset(
     {"api", "assets", "clusters", "docs", "events", "health", "hosts", "jobs", "live", "metrics", "recoveries"}
     | {"session", "signin", "signout", "submit"}
