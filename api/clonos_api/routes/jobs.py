@@ -178,7 +178,7 @@ async def list_job_versions(
 
 @router.get("/{job}/versions/diff")
 async def compare_job_versions(
-    caller: Viewer,
+    caller: Operator,
     database: DatabaseDep,
     row: OwnJob,
     before: Annotated[int, Query(ge=1, description="Number of a version.")],

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Api, Context, JobArgument, Limit, Listing, Lists, Token, connect
+from clonos.cli.options import Api, Context, JobArgument, Limit, Listing, Lists, Token, connect, echo
 from clonos.errors import SpecError
 
 
@@ -105,11 +105,11 @@ def versions(
                 show.show_json(compared)
                 return
             lines = [*compared.spec, *compared.code]
-            typer.echo(f"Version {compared.before} and version {compared.after}:", err=True)
+            echo(f"Version {compared.before} and version {compared.after}:", err=True)
             for line in lines:
                 show.console().print(line, markup=False, highlight=False, soft_wrap=True)
             if not lines:
-                typer.echo("No differences.")
+                echo("No differences.")
             return
     marks = {current.observed_version: "the newest driver", current.version: "the next start"}
     if current.observed_version == current.version:

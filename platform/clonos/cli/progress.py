@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
+from clonos.cli.options import echo
 from clonos.errors import ClonosError, NoHost, WaitTimeout
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def working(client: Client, job: str, *, quiet: bool, output: Output) -> None:
             awaited = _awaited(client, current, may_have_no_input=waited_s > _FIRST_S)
             if current.state == "RUNNING" and not awaited:
                 if waited_s > _FIRST_S:
-                    typer.echo(f"{current.name} had no input yet, or computes its first epoch.", err=True)
+                    echo(f"{current.name} had no input yet, or computes its first epoch.", err=True)
                 return
             if waited_s > _WORKS_S:
                 cause = f" Its last error: {current.failure.what}" if current.failure is not None else ""
