@@ -65,6 +65,7 @@ class Replica:
     streams: Counter[str | None] = field(default_factory=Counter)  # token → number of its open event streams
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
     schema_trouble: str = ""  # reason why the database's tables cannot be used; empty if they can
+    health_check: asyncio.Task[tuple[str, bool, bool]] | None = None  # of the database, for all requests of one moment
     waits: set[asyncio.Task[int]] = field(default_factory=set)  # the long polls in progress
     ending: bool = False  # whether the service is stopping
     at_end: list[Callable[[], object]] = field(default_factory=list)  # called when the service stops

@@ -41,7 +41,7 @@ def read_yaml(path: Path, model: type[T], described: str) -> T:
     """
     try:
         text = path.read_text()
-        return model.model_validate(yaml.safe_load(text))
+        return model.model_validate(load_yaml(text))
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
     except yaml.MarkedYAMLError as error:
@@ -51,6 +51,30 @@ def read_yaml(path: Path, model: type[T], described: str) -> T:
     except ValidationError as error:
         problems = explain(error, model, _lines(text))
         raise SpecError(f"{path} is not {described}: {problems}.") from error
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Parse a YAML document, as `yaml.safe_load` does, but refuse a key that a mapping has twice.
+
+    Raises:
+        yaml.YAMLError: It is not YAML, or a mapping has a key twice.
+    """
+    return yaml.load(text, _Loader)  # noqa: S506, a safe loader
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # refused by the superclass, or a tuple
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {str(key)!r} is there twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
 
 
 def explain(

@@ -122,6 +122,18 @@ class PostgresServer:
         assert not left, left
 
     @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all processes of the server (SIGSTOP) and let them continue at the end."""
+        processes = [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
+    @contextlib.contextmanager
     def away(self, how: Callable[[], None] | None = None) -> Iterator[None]:
         """Stop the server by `how` (default `stop`) and start it again at the end."""
         (how or self.stop)()

@@ -49,6 +49,13 @@ def test_the_position_of_a_syntax_error_comes_first(tmp_path: Path) -> None:
     assert refused.value.what == f"{file}, line 3, column 5, is not YAML: expected ',' or '}}', but got ':'."
 
 
+def test_a_key_of_a_mapping_is_there_once(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(HEAD + "  main: job.py\n  main: other.py\n")
+    with pytest.raises(SpecError, match=r"line \d+, column 3, is not YAML: the key 'main' is there twice"):
+        read_yaml(file, JobSpec, "a job specification")
+
+
 def test_a_field_that_is_missing_is_required() -> None:
     with pytest.raises(ValidationError) as refused:
         JobSpec.model_validate({})

@@ -22,9 +22,12 @@ AlertName = Literal[
     "JobWithoutStandby",
     "HostLost",
     "TokenExpires",
+    "DiskNearlyFull",
 ]
 # A standby needs this time to become READY again; earlier, its absence is no news.
 STANDBY_HOLD_S: Final = 60.0
+# While this much is free, the alert itself can still be stored.
+_LITTLE_FREE_BYTES: Final = 500_000_000
 # What each alert means, by its name. The documentation has a page for each.
 MEANINGS: Final[dict[AlertName, str]] = {
     "JobRecovering": "A recovery is in progress.",
@@ -37,6 +40,7 @@ MEANINGS: Final[dict[AlertName, str]] = {
     "JobWithoutStandby": "No standby of the job is READY on another host.",
     "HostLost": "The host sends no heartbeats.",
     "TokenExpires": "A token in use expires within a week, and was not replaced.",
+    "DiskNearlyFull": "The disk with the control plane's SQLite database has little free space.",
 }
 
 
@@ -71,7 +75,8 @@ def alerts_of(board: Board) -> dict[str, Alert]:
     Each job whose health is ``bad`` has a critical one. A job whose driver gets no answer of Kafka has the one of Kafka
     besides its own.
     """
-    return {alert.key: alert for alert in (*_of_jobs(board), *_of_hosts(board), *_of_kafka(board), *_of_tokens(board))}
+    of_jobs_and_hosts = (*_of_jobs(board), *_of_hosts(board))
+    return {alert.key: alert for alert in (*of_jobs_and_hosts, *_of_kafka(board), *_of_tokens(board), *_of_disk(board))}
 
 
 def recovery_alert(line: Line, last: Last) -> Alert | None:
@@ -185,4 +190,17 @@ def _of_tokens(board: Board) -> Iterator[Alert]:
             board.at,
             token.sentence,
             "The log of its agent has the reason." if token.host else "Replace it with `clonos token rotate`.",
+        )
+
+
+def _of_disk(board: Board) -> Iterator[Alert]:
+    if board.free_bytes is not None and board.free_bytes < _LITTLE_FREE_BYTES:
+        yield Alert(
+            "DiskNearlyFull",
+            "DiskNearlyFull",
+            "critical",
+            {},
+            board.at,
+            f"The disk with the control plane's database has {board.free_bytes // 1_000_000} MB of free space.",
+            "Free some: without space no job can be started, changed or recovered.",
         )

@@ -112,6 +112,7 @@ class Boards:
             dependencies=dependencies,
             strip=strip,
             tokens=facts.tokens,
+            free_bytes=self.database.free_bytes(),
         )
 
 

@@ -242,6 +242,7 @@ class Board:
     dependencies: Dependencies = Dependencies()
     strip: Strip | None = None  # None: not read
     tokens: tuple[ExpiringToken, ...] = ()  # in use, and about to expire; the first one to expire comes first
+    free_bytes: int | None = None  # of the disk with the database; None: not known
 
     def proofs(self) -> list[Proof]:
         """The newest verifications of the jobs' outputs, oldest first."""

@@ -13,12 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from clonos.documents import load_yaml
 from clonos.errors import SpecError, VersionStale
 from clonos.resources.base import PLAIN
 from clonos.resources.clusters import Cluster
 from clonos.resources.jobs import Job, JobCreate
 from clonos.standby.states import StandbyState
-from clonos_api.http.checked_json import parse
+from clonos_api.http.checked_json import check_value, parse
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
@@ -134,7 +135,9 @@ def _yaml(content: bytes) -> Any:
         raise _wrong("yaml_too_long", f"A YAML body has at most {_LONGEST_YAML} bytes; send JSON.")
     try:
         _check_shape(content)
-        return yaml.safe_load(content)
+        value = load_yaml(content)
+        check_value(value)
+        return value
     except (yaml.YAMLError, SpecError, ValueError, RecursionError) as error:
         raise _wrong("yaml_invalid", f"The body is not usable YAML: {error}") from error
 

@@ -1,4 +1,5 @@
-"""JSON bodies of users: only values that the database, other clients and later specifications can hold.
+"""JSON bodies of users, and values of YAML bodies: only values that the database, other clients and later
+specifications can hold.
 
 JSON texts may contain lone surrogates, which no encoding of Unicode has, and Python's parser also accepts ``NaN`` and
 numbers that are infinite as a double.
@@ -22,8 +23,8 @@ def parse(content: bytes) -> Any:
         json.JSONDecodeError: The body is not JSON, or has a value that is refused.
     """
     try:
-        value = json.loads(content, parse_constant=_refuse_constant, parse_float=_finite)
-        _check_texts(value)
+        value = json.loads(content, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+        check_value(value)
     except json.JSONDecodeError:
         raise
     except (ValueError, RecursionError) as error:
@@ -55,22 +56,31 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is too large a number")
-    return number
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)[:100]!r} is there twice")
+    return value
 
 
-def _check_texts(value: object) -> None:
+def check_value(value: object) -> None:
+    """Check a parsed value.
+
+    Raises:
+        ValueError: A text has a NUL character or a lone surrogate, or a number is not finite.
+    """
     match value:
         case str():
             if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
                 raise ValueError("a text has a NUL character or a lone surrogate")
+        case float():
+            if not math.isfinite(value):
+                raise ValueError("a number is too large, or is not a number")
         case dict():
             for name, item in value.items():
-                _check_texts(name)
-                _check_texts(item)
+                check_value(name)
+                check_value(item)
         case list():
             for item in value:
-                _check_texts(item)
+                check_value(item)

@@ -59,15 +59,15 @@ _TRANSACTIONS: Final = {"committed": "published_lanes", "skipped": "skipped_lane
 _CHECKPOINTS: Final = {"completed": "epochs", "failed": "epochs_failed", "replayed": "epochs_replayed"}
 
 
-def exposition(sample: MetricsSample, *, leads: bool) -> bytes:
-    """The text that Prometheus scrapes; `leads`: whether this replica leads."""
+def exposition(sample: MetricsSample, *, leads: bool, free_bytes: int | None = None) -> bytes:
+    """The text that Prometheus scrapes; `leads`: whether this replica leads; `free_bytes` of the database's disk."""
     registry = CollectorRegistry()
-    registry.register(_CompleteFamilies(metric_families(sample, leads=leads)))
+    registry.register(_CompleteFamilies(metric_families(sample, leads=leads, free_bytes=free_bytes)))
     return generate_latest(registry)
 
 
-def metric_families(sample: MetricsSample, *, leads: bool) -> list[Metric]:
-    """All metric families of the control plane, those without values too; `leads`: whether this replica leads."""
+def metric_families(sample: MetricsSample, *, leads: bool, free_bytes: int | None = None) -> list[Metric]:
+    """All metric families of the control plane, those without values too; the arguments are those of `exposition`."""
     return [
         *_job_gauges(sample.jobs),
         *_job_counters(sample.jobs),
@@ -76,6 +76,9 @@ def metric_families(sample: MetricsSample, *, leads: bool) -> list[Metric]:
         *_host_gauges(sample.hosts),
         *_token_gauges(sample.tokens),
         GaugeMetricFamily("clonos_leader", "Whether this replica leads.", value=leads),
+        GaugeMetricFamily(
+            "clonos_database_free_bytes", "Free bytes of the disk with the SQLite database.", value=free_bytes
+        ),
     ]
 
 

@@ -39,9 +39,9 @@ async def get_liveness() -> Alive:
 @open_router.head("/ready", include_in_schema=False)
 @open_router.get("/ready", responses=problems(503))
 async def get_readiness(replica: ReplicaDep) -> Alive:
-    """Check that the database is available and has the schema of this version."""
+    """Check that the database is available, has the schema of this version, and space on its disk."""
     unavailable, *_ = await _database(replica)
-    if unavailable:
+    if unavailable := unavailable or replica.database.disk_trouble():
         raise DatabaseUnavailable(unavailable)
     return Alive()
 
@@ -51,6 +51,8 @@ async def get_health(caller: Viewer, replica: ReplicaDep) -> Health:
     """Get the health of the replica and its dependencies. The status is 200 also when a check fails."""
     unavailable, leads, leaderless = await _database(replica)
     failing = replica.failing()
+    if full := replica.database.disk_trouble():
+        failing["disk"] = full
     if unavailable:
         failing["database"] = unavailable
     elif leaderless and replica.settings.reconcile and replica.age_s > lookups.LEADERLESS_S:
@@ -65,9 +67,20 @@ async def get_health(caller: Viewer, replica: ReplicaDep) -> Health:
 
 
 async def _database(replica: Replica) -> tuple[str, bool, bool]:
-    """The failure of the database, if any; whether this replica leads; and whether none does."""
+    """The failure of the database, if any; whether this replica leads; and whether none does.
+
+    All requests of one moment share a check, and none waits until a check that timed out has ended: the rollback on a
+    server that is stopped takes longer.
+    """
     if replica.schema_trouble:
         return replica.schema_trouble, False, False
+    if replica.health_check is None or replica.health_check.done():
+        replica.health_check = asyncio.create_task(_checked(replica), name="clonos-health")
+    done, _ = await asyncio.wait([replica.health_check], timeout=_TIMEOUT_S)
+    return replica.health_check.result() if done else ("The database timed out.", False, False)
+
+
+async def _checked(replica: Replica) -> tuple[str, bool, bool]:
     try:
         async with asyncio.timeout(_TIMEOUT_S), replica.database.reading() as session:
             leads = await lookups.leads(session, replica.settings.replica)

@@ -31,5 +31,5 @@ async def get_prometheus(caller: Viewer, replica: ReplicaDep) -> Response:
         figures = await read(session)
         leads = await lookups.leads(session, replica.settings.replica)
     # In a thread: for a thousand jobs it takes a third of a second, and heartbeats must not wait for it.
-    text = await asyncio.to_thread(exposition, figures, leads=leads)
+    text = await asyncio.to_thread(exposition, figures, leads=leads, free_bytes=replica.database.free_bytes())
     return Response(text + generate_latest(replica.registry), media_type=CONTENT_TYPE_LATEST)

@@ -111,9 +111,12 @@ def restore(directory: Path, url: str, *, token_file: Path, keep_tokens: bool = 
         create_private(sqlite_file.parent)
     with tempfile.TemporaryDirectory(prefix=".restore-", dir=sqlite_file.parent if sqlite_file else None) as folder:
         staged = Path(folder) / DATABASE_FILE
-        shutil.copyfile(directory / DATABASE_FILE, staged)
-        staged.chmod(0o600)
-        schema.upgrade(sqlite_url(staged))
+        copied = Path(folder) / "backup.db"
+        shutil.copyfile(directory / DATABASE_FILE, copied)
+        copied.chmod(0o600)
+        schema.upgrade(sqlite_url(copied))
+        staged.touch(mode=0o600)
+        _copy(copied, staged)
         with opened(staged) as connection:
             ran, secret, valid = _prepare(connection, manifest, keep_tokens=keep_tokens)
         # Before the database, so that the token is not lost; under another name, in case the database is not empty.
@@ -244,6 +247,17 @@ def _admin_token(connection: Connection, moment: datetime) -> str:
     values = {"name": "restore", "role": Role.ADMIN, "subject": "admin", "created_at": moment, **columns}
     connection.execute(_table(TokenRow).insert(), [values])
     return secret
+
+
+def _copy(copied: Path, staged: Path) -> None:
+    """Copy the rows into tables of this version: a changed file may have triggers and views."""
+    schema.upgrade(sqlite_url(staged))
+    with opened(copied) as source, opened(staged) as target:
+        copy_rows(source, target)
+        numbers = [dict(row) for row in source.execute(text("SELECT name, seq FROM sqlite_sequence")).mappings()]
+        target.execute(text("DELETE FROM sqlite_sequence"))
+        if numbers:
+            target.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), numbers)
 
 
 def _place(staged: Path, file: Path) -> None:

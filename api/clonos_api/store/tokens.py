@@ -177,9 +177,9 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
     if row is None or not same or not valid_now or digest == _NO_DIGEST:
         return None
     if stale_use:
-        async with database.transaction() as session:
-            statement = update(TokenRow).where(TokenRow.id == id, _STALE_USE).values(last_used_at=clock())
-            await session.execute(statement.execution_options(synchronize_session=False))
+        statement = update(TokenRow).where(TokenRow.id == id, _STALE_USE).values(last_used_at=clock())
+        statement = statement.execution_options(synchronize_session=False)
+        database.soon(f"use of token {id}", lambda session: session.execute(statement))
     return row
 
 

@@ -133,7 +133,9 @@ def read(path: Path, root: Path) -> Module:
             tree = ast.parse(content, str(path))
     except SyntaxError as error:
         raise SpecError(f"{path}, line {error.lineno}: {error.msg}.", hint="fix the line; nothing was run.") from error
-    except (ValueError, RecursionError, MemoryError) as error:
+    except MemoryError as error:
+        raise SpecError(f"{path} is too large to be analysed.", hint="split it into smaller modules.") from error
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{path} is not Python: {error}.") from error
     return Module(path, _directories(path, root), tree, text.split("\n"))
 

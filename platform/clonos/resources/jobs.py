@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Moment, Resource
 from clonos.telemetry.log_entries import LogEntry
+
+_TEXT: Final = 10_000  # characters
 
 
 class JobState(StrEnum):
@@ -46,25 +48,33 @@ class StopMode(StrEnum):
     FORCE = "force"  # kills the driver; the epoch in flight is replayed at the next start
 
 
+def _bounded(text: str) -> str:
+    """The beginning and the end of a text that is longer than all useful ones, such as an exception with a record."""
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1_000]} … {text[-1_000:]}"
+
+
+Bounded = Annotated[str, AfterValidator(_bounded)]
+
+
 class Failure(Resource):
     """Error that stops a job or an operation.
 
     Attributes:
         error: Slug of the error (`clonos.errors`).
-        what: What happened; `kept`: what was kept safe; `hint`: what to do next.
+        what: What happened; `kept`: what was kept safe; `hint`: what to do next. Long texts are shortened.
         domain: Who must fix the error.
         retry: Whether another attempt can help.
         stack: Stack trace of the error's cause, if it has a cause; bounded.
     """
 
     error: str
-    what: str
-    kept: str = ""
-    hint: str = ""
+    what: Bounded
+    kept: Bounded = ""
+    hint: Bounded = ""
     domain: Literal["user", "environment", "consistency", "run", "internal"] = "internal"
     retry: bool = False
     at: Moment | None = None
-    stack: str = ""
+    stack: Bounded = ""
 
 
 class StartFrom(Resource):

@@ -235,6 +235,32 @@ def test_a_backup_of_an_older_revision_is_upgraded(tmp_path: Path) -> None:
         assert get(client, "/jobs/words")["state"] == "CREATED"
 
 
+def test_triggers_and_views_of_a_changed_backup_are_not_restored(tmp_path: Path) -> None:
+    again, copy = tmp_path / "new", tmp_path / "backup"
+    with served(tmp_path / "old") as api, api.client() as client:
+        create_job(client, "words", start=False)
+        backup.create(api.settings.database, copy)
+    with closing(sqlite3.connect(copy / backup.DATABASE_FILE)) as opened:
+        opened.executescript(
+            "CREATE TRIGGER t AFTER INSERT ON audit BEGIN UPDATE tokens SET revoked_at = NULL, role = 'admin'; END;"
+            "CREATE TRIGGER u AFTER UPDATE ON tokens BEGIN UPDATE tokens SET revoked_at = NULL; END;"
+            "CREATE VIEW v AS SELECT * FROM tokens; CREATE TABLE more (x); CREATE INDEX i ON tokens (name);"
+        )
+    _write_digest(copy)
+    done = restore.restore(copy, ApiSettings(home=again).database, token_file=again / "admin.token")
+    assert done.tokens == 1
+    fresh = tmp_path / "fresh.db"
+    schema.upgrade(backup.sqlite_url(fresh))
+    assert _schema_of(again / "control-plane.db") == _schema_of(fresh)
+    with served(again) as api, api.client() as client:
+        assert get(client, "/jobs/words")["state"] == "CREATED"
+
+
+def _schema_of(file: Path) -> set[tuple[str, ...]]:
+    with closing(sqlite3.connect(file)) as opened:
+        return set(opened.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+
+
 def _write_digest(copy: Path) -> None:
     manifest = json.loads((copy / backup.MANIFEST_FILE).read_text())
     manifest["sha256"] = backup._digest(copy / backup.DATABASE_FILE)

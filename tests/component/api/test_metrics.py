@@ -102,6 +102,7 @@ def test_metrics_have_the_figures_of_jobs_and_hosts(admin: httpx.Client, write: 
     assert of(samples, "clonos_recovery_duration_seconds", job_name=name, cause="crash", phase="claim") == 0.101
     assert of(samples, "clonos_host_slots_used", host=made["there"]) == 2
     assert of(samples, "clonos_leader") == 0
+    assert of(samples, "clonos_database_free_bytes") > 0
 
 
 def test_label_values_are_escaped(admin: httpx.Client, write: Callable[..., Any], name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -105,6 +106,20 @@ def _bump(replica: Served, agent: str) -> None:
         await database.close()
 
     asyncio.run(bump())
+
+
+def test_readiness_answers_in_time_while_the_database_is_frozen(
+    replicas: list[Served], postgres: PostgresServer
+) -> None:
+    api = replicas[0]
+    with api.client(retry=False) as admin:
+        ready = api.url + "/health/ready"
+        eventually(lambda: admin.get(ready).status_code == 200, "it is ready")
+        with postgres.frozen():
+            begun = time.monotonic()
+            assert [admin.get(ready).status_code for _ in range(2)] == [503, 503]
+            assert time.monotonic() - begun < 6, "each has two seconds"
+        eventually(lambda: admin.get(ready).status_code == 200, "it is ready again")
 
 
 def test_callers_get_retry_after_while_the_database_is_unavailable(

@@ -27,6 +27,7 @@ from clonos_api.replica import Replica
 from clonos_api.settings import ApiSettings
 from clonos_api.store import lookups
 from clonos_api.store.db import schema
+from clonos_api.store.db.database import Database
 from support.scripted import CODE, ScriptedAgent, create, spec, upload
 from support.serving import Served, served
 
@@ -75,6 +76,55 @@ def test_control_characters_are_refused_where_names_and_labels_are_shown(
             assert agent.client.post("/hosts", json=host).status_code == 422, field
 
 
+_YAML = """
+apiVersion: clonos/v1
+kind: Job
+metadata: {{name: {name}, labels: {{a: {label}}}}}
+spec: {{params: {{{param}: {value}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"label": r'"\uD800"'},
+        {"label": r'"\0"'},
+        {"label": r'"\e[2J"'},
+        {"label": r'"\x9b2J"'},
+        {"label": "x, a: y"},
+        {"param": r'"\uD800"'},
+        {"param": r'"\0"'},
+        {"param": r'"\e"'},
+        {"value": r'"\uDFFF"'},
+        {"value": r'"\0"'},
+        {"value": ".inf"},
+        {"value": ".nan"},
+        {"value": "1, p: 2"},
+    ],
+    ids=str,
+)
+def test_yaml_has_the_checks_of_json(ada: httpx.Client, name: str, changed: dict[str, str]) -> None:
+    body = _YAML.format(**{"name": name, "label": "x", "param": "p", "value": "v"} | changed)
+    for path in (f"/jobs?artifact={upload(ada)}&start=false", "/jobs/validate"):
+        answer = ada.post(path, content=body, headers={"Content-Type": "application/yaml"})
+        assert answer.status_code == 422, (path, answer.text)
+    assert ada.get(f"/jobs/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("value", [r"\u001b[2J", r"\u009b2J", r"\u0007"])
+def test_labels_have_no_control_characters(ada: httpx.Client, name: str, value: str) -> None:
+    body = {"spec": spec(name), "artifact": upload(ada), "start": False}
+    body["spec"]["metadata"]["labels"] = {"a": "VALUE"}
+    assert posted(ada, "/jobs", json.dumps(body).replace("VALUE", value)).status_code == 422
+
+
+def test_a_key_of_an_object_is_there_once(ada: httpx.Client, name: str) -> None:
+    body = json.dumps({"spec": spec(name), "artifact": upload(ada), "start": False})
+    answer = posted(ada, "/jobs", body.replace('"start"', '"start": true, "start"'))
+    assert answer.status_code == 422
+    assert "'start' is there twice" in answer.text
+
+
 def test_numbers_of_a_specification_have_limits(ada: httpx.Client, name: str) -> None:
     body: dict[str, Any] = {"spec": spec(name), "artifact": upload(ada), "start": False}
     body["spec"]["spec"]["trigger"] = {"interval": f"{10**30}ms"}
@@ -93,6 +143,16 @@ def test_load_balancers_may_ask_for_the_head_only(nobody: httpx.Client) -> None:
     for path in ("/health/live", "/health/ready"):
         assert nobody.head(path).status_code == 200
         assert nobody.get(path).status_code == 200
+
+
+def test_a_service_whose_disk_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path) as api, api.client(retry=False) as admin:
+        monkeypatch.setattr(Database, "free_bytes", lambda self: 1_000)
+        health = admin.get("/health").raise_for_status().json()
+        assert (health["status"], health["checks"]["disk"]) == ("degraded", "The database's disk has 1000 free bytes.")
+        ready = admin.get(api.url + "/health/ready")
+        assert (ready.status_code, "1000 free bytes" in ready.text) == (503, True)
+        assert admin.get(api.url + "/health/live").status_code == 200
 
 
 def test_a_service_without_a_leader_is_degraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +210,7 @@ def test_a_huge_job_file_is_refused_in_words_at_once(ada: httpx.Client, name: st
     answer = ada.post("/jobs/validate", json=body).raise_for_status().json()
     assert time.monotonic() - before < 60
     assert not answer["valid"]
-    assert "at most 1000000 are analysed" in answer["problems"][0]["what"]
+    assert "at most 300000 are analysed" in answer["problems"][0]["what"]
 
 
 def test_the_analysis_imports_no_uploaded_module(ada: httpx.Client, name: str, tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ async def test_last_use_is_written_once_a_minute(database: Database) -> None:
 
     async def used() -> Any:
         await tokens.authenticate(database, secret)
+        while database._background:
+            await asyncio.sleep(0.01)
         async with database.reading() as session:
             return (await tokens.get(session, row.id)).last_used_at
 
@@ -120,6 +122,14 @@ async def test_last_use_is_written_once_a_minute(database: Database) -> None:
         earlier = update(TokenRow).where(TokenRow.id == row.id).values(last_used_at=clock(-61))
         await session.execute(earlier)
     assert await used() > first
+
+
+async def test_a_read_waits_for_no_write(database: Database) -> None:
+    _, secret = await a_token(database)
+    async with database.transaction() as session:  # holds SQLite's only writer
+        await session.execute(update(TokenRow).values(name="locked"))
+        async with asyncio.timeout(2):
+            assert await tokens.authenticate(database, secret)
 
 
 async def test_audit_entries_have_subject_action_and_target(database: Database) -> None:

@@ -226,6 +226,22 @@ async def test_corrupt_lines_do_not_stop_ingestion(database: Database) -> None:
         assert trouble.failure["error"] == "a\ufffdb"
 
 
+async def test_a_long_error_text_keeps_its_beginning_and_end(database: Database) -> None:
+    async with database.transaction() as session:
+        run = await run_row(session)
+    file = EventFile()
+    file.start(1)
+    file.write_event(
+        "restart", attempt=1, pause_s=0.1, error="user-code", what="begin " + "x" * 900_000 + " end", hint="h" * 900_000
+    )
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        (trouble,) = (await job_exceptions.page(session, run.job)).rows
+    what = trouble.failure["what"]
+    assert (len(what) < 10_100, what[:6], what[-4:]) == (True, "begin ", " end")
+    assert len(trouble.failure["hint"]) < 10_100
+
+
 async def test_a_job_that_moves_to_another_host(database: Database) -> None:
     async with database.transaction() as session:
         job = await job_row(session)

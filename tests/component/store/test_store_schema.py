@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, select
 
-from clonos.errors import DatabaseUnavailable
+from clonos.errors import DatabaseUnavailable, StateConflict
 from clonos_api.store import events, jobs, owners
 from clonos_api.store.__main__ import main as store_command
 from clonos_api.store.db import schema
@@ -144,6 +146,20 @@ def test_an_unavailable_database_is_reported(tmp_path: Path) -> None:
     for url in (f"sqlite+aiosqlite:///{tmp_path}/missing/x.db", "postgresql+psycopg://clonos@127.0.0.1:1/x"):
         with pytest.raises(DatabaseUnavailable):
             schema.upgrade(url)
+
+
+def test_tables_of_another_product_or_a_damaged_file_are_refused_in_words(tmp_path: Path) -> None:
+    other, damaged = tmp_path / "other.db", tmp_path / "damaged.db"
+    schema.upgrade(f"sqlite+aiosqlite:///{other}", "0001")
+    with closing(sqlite3.connect(other)) as opened:
+        opened.executescript("ALTER TABLE jobs RENAME COLUMN created_by TO owner")
+    before = other.read_bytes()
+    with pytest.raises(StateConflict, match="not those of their revision 0001"):
+        schema.upgrade(f"sqlite+aiosqlite:///{other}")
+    assert other.read_bytes() == before
+    damaged.write_bytes(b"no database" * 1_000)
+    with pytest.raises(DatabaseUnavailable, match="cannot be read"):
+        schema.upgrade(f"sqlite+aiosqlite:///{damaged}")
 
 
 def test_the_wheel_contains_the_migrations() -> None:

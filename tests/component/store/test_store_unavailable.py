@@ -6,12 +6,15 @@ import asyncio
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from clonos.errors import DatabaseUnavailable, SpecError
 from clonos_api.store import counters, events, hosts, jobs
 from clonos_api.store.db.clock import now
-from clonos_api.store.db.database import Database, Origin
+from clonos_api.store.db.database import Database, Origin, _translated
 from clonos_api.store.tables import JobRow
 from support.busy import within
 from support.postgres import PostgresServer
@@ -277,3 +280,36 @@ async def test_a_file_that_cannot_be_opened_is_an_unavailable_database(tmp_path:
     # A thread of aiosqlite that could not connect reports it to the loop, which must still run.
     while any("_connection_worker_thread" in thread.name for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True, scope="module")
+async def test_a_full_disk_is_noticed_until_a_write_succeeds(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with database.transaction() as session:
+        pages = (await session.execute(text("PRAGMA page_count"))).scalar_one()
+    assert database.disk_trouble() == ""
+
+    async def fill() -> None:
+        async with database.transaction() as session:
+            await session.execute(text(f"PRAGMA max_page_count = {pages}"))
+            for _ in range(1_000):
+                events.append(session, unique("e."), data={"text": "x" * 1_000})
+            await session.flush()
+
+    with pytest.raises(DatabaseUnavailable, match="disk of the database is full"):
+        await fill()
+    assert database.disk_trouble() == "The disk of the database is full."
+    async with database.transaction() as session:
+        await session.execute(text("PRAGMA max_page_count = 1000000"))
+        events.append(session, unique("e."))
+    assert database.disk_trouble() == ""
+    monkeypatch.setattr(Database, "free_bytes", lambda self: 1_000)
+    assert database.disk_trouble() == "The database's disk has 1000 free bytes."
+
+
+def test_a_full_disk_of_postgresql_is_a_failure_that_is_retried() -> None:
+    """Its state had no translation, so that requests got 500."""
+    full = OperationalError("INSERT", {}, psycopg.errors.DiskFull("could not extend file: No space left on device"))
+    with pytest.raises(DatabaseUnavailable, match="disk of the database is full"), _translated():
+        raise full

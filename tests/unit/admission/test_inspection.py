@@ -1,14 +1,18 @@
-"""Each subject has one request in the queue of analyses: others wait for one analysis of it, not for all of them."""
+"""Analyses take turns: others wait for one request of a subject, not for all of them. Each has limits."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clonos_api.admission import inspection
+from clonos_api.admission.analysis import CPU_S, Analysis
 from clonos_api.store.tables import ArtifactRow
 
 
@@ -52,3 +56,29 @@ def test_a_subject_has_one_request_in_the_queue(monkeypatch: pytest.MonkeyPatch)
 def test_equal_code_is_analysed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [("ada", "same"), ("ada", "same"), ("bob", "same")]
     assert asyncio.run(analysed(monkeypatch, requests)) == ["same"]
+
+
+@pytest.mark.parametrize(
+    "line", ["x = [" + "1," * 145_000 + "]\n", "def f(a):\n    return [a, a + 1, f(a)] if a else None\n" * 5_500]
+)
+def test_the_largest_code_is_analysed_beside_the_service_in_its_container(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "job.py"
+    file.write_text(f"import clonos\n@clonos.job(name='x')\ndef x(ctx):\n    pass\n{line}")
+    assert 250_000 < file.stat().st_size < inspection._LARGEST_FILE
+    asked = [sys.executable, "-P", "-m", "clonos_api.admission.analysis", str(file)]
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        analysis = Analysis.model_validate_json(process.stdout.read())
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = status
+    assert not analysis.what
+    assert used.ru_maxrss < 300 * 1024, "kB; the container has 512 MB, and the service takes 150 MB"
+    assert used.ru_utime + used.ru_stime < CPU_S
+
+
+def test_code_that_takes_more_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "big.py").write_text("x = [" + "1," * 1_000_000 + "]\n")
+    file = tmp_path / "job.py"
+    file.write_text("import clonos\nimport big\n@clonos.job(name='x')\ndef x(ctx):\n    pass\n")
+    analysis = asyncio.run(inspection._analysis(file))
+    assert analysis.what.endswith(" is too large to be analysed.")

@@ -91,6 +91,14 @@ def test_a_token_that_expires() -> None:
     assert "1 more tokens" in banner.headline
 
 
+def test_a_disk_with_little_space_is_an_alert_and_one_of_a_server_is_not_known() -> None:
+    (alert,) = alerts_of(replace(board(GOOD), free_bytes=499_000_000)).values()
+    assert (alert.name, alert.severity) == ("DiskNearlyFull", "critical")
+    assert "499 MB" in alert.summary
+    assert not alerts_of(replace(board(GOOD), free_bytes=600_000_000))
+    assert not alerts_of(replace(board(GOOD), free_bytes=None))
+
+
 def test_recoveries_of_one_job_are_two_alerts() -> None:
     lines = [replace(GOOD, health="bad", stall=STALL, last=replace(OPEN, id=id)) for id in ("r1", "r2")]
     (first,), (second,) = (alerts_of(board(line)) for line in lines)

@@ -49,7 +49,7 @@ SAMPLE = MetricsSample(
 def labels() -> dict[str, set[str]]:
     """Returns the exposed metrics: name → labels."""
     actual: dict[str, set[str]] = {}
-    text = exposition(SAMPLE, leads=True) + _of_the_replica()
+    text = exposition(SAMPLE, leads=True, free_bytes=1) + _of_the_replica()
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             actual.setdefault(sample.name, set()).update(sample.labels)

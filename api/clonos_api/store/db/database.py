@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -56,6 +57,9 @@ _NO_PARENT: Final = "23503"
 _TRANSIENT: Final = frozenset(
     {"40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "25P03", "25P04"}
 )
+_DISK_FULL: Final = "53100"
+_LEAST_FREE_BYTES: Final = 50_000_000  # SQLite's log can grow by this in one transaction
+_BACKGROUND: Final = 100
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,8 @@ class Database:
         # SQLite has one writer. The writers of this process queue here, in order, instead of in SQLite's busy loop.
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
         self._closing: set[asyncio.Task[None]] = set()
+        self._background: dict[str, asyncio.Task[None]] = {}
+        self._refuses_writes = ""  # the reason, while the disk is full
 
     @property
     def dialect(self) -> str:
@@ -155,7 +161,7 @@ class Database:
             session = await self._begin(self._engines[origin], read=False)
             stack.push_async_callback(self._close_session, session)
             session.info[commit_hooks.ACTOR] = by
-            with _translated():
+            with self._watching_disk(), _translated():
                 yield session
                 await session.flush()
                 await commit_hooks.run_hooks(session)
@@ -175,6 +181,46 @@ class Database:
                 await self._flush(self._disk)
         finally:
             self.notifier.committed(session.info)
+
+    def soon(self, name: str, work: Callable[[AsyncSession], Awaitable[object]]) -> None:
+        """Run `work` in a transaction of its own, in the background. Nothing waits for it, and it may be lost.
+
+        For notes that no request may fail for. A `name` that is still in progress is not started again.
+        """
+        if name in self._background or len(self._background) >= _BACKGROUND:
+            return
+
+        async def run() -> None:
+            with contextlib.suppress(DatabaseUnavailable):
+                async with self.transaction() as session:
+                    await work(session)
+
+        task = self._background[name] = asyncio.create_task(run(), name=f"clonos-{name}")
+        task.add_done_callback(lambda _: self._background.pop(name, None))
+
+    def free_bytes(self) -> int | None:
+        """Free bytes of the disk with an SQLite file; None: the database is a server."""
+        if self._disk is None:
+            return None
+        return shutil.disk_usage(Path(self.url.database or "").resolve().parent).free
+
+    def disk_trouble(self) -> str:
+        """The reason why the database's disk accepts no or few writes; empty: it accepts them."""
+        if self._refuses_writes:
+            return self._refuses_writes
+        free = self.free_bytes()
+        return "" if free is None or free >= _LEAST_FREE_BYTES else f"The database's disk has {free} free bytes."
+
+    @contextmanager
+    def _watching_disk(self) -> Iterator[None]:
+        """Notice in a write transaction whether the disk is full."""
+        try:
+            yield
+        except DatabaseUnavailable as error:
+            if isinstance(error.__cause__, DBAPIError) and _is_full(error.__cause__):
+                self._refuses_writes = error.what
+            raise
+        self._refuses_writes = ""
 
     async def _flush(self, disk: Disk) -> None:
         try:
@@ -260,6 +306,9 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections, after the sessions of cancelled transactions."""
+        for task in self._background.values():
+            task.cancel()
+        await asyncio.gather(*self._background.values(), return_exceptions=True)
         if self._closing:
             await asyncio.wait(self._closing, timeout=self._wait_s)
         for engine in set(self._engines.values()):
@@ -299,6 +348,10 @@ def _translated() -> Iterator[None]:
             raise
         raise StateConflict("A resource that this request needs was deleted.") from error
     except DBAPIError as error:
+        if _is_full(error):
+            raise DatabaseUnavailable(
+                "The disk of the database is full.", hint="free space on it; requests succeed again at once."
+            ) from error
         if not _is_unavailable(error):
             raise
         raise DatabaseUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}") from error
@@ -315,13 +368,17 @@ def _is_unavailable(error: DBAPIError) -> bool:
     return isinstance(error, OperationalError | InterfaceError | InternalError) and state is None
 
 
+def _is_full(error: DBAPIError) -> bool:
+    code = (getattr(error.orig, "sqlite_errorcode", None) or 0) & 0xFF
+    return code == sqlite3.SQLITE_FULL or getattr(error.orig, "sqlstate", None) == _DISK_FULL
+
+
 def _sqlite_unavailable(error: sqlite3.OperationalError) -> bool:
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     return code in (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
         sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_CANTOPEN,
         sqlite3.SQLITE_READONLY,
     )

@@ -16,16 +16,17 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from clonos.errors import DatabaseNewer, DatabaseUnavailable
+from clonos.errors import DatabaseNewer, DatabaseUnavailable, StateConflict
 from clonos_api.store.db.database import sqlite_connection
 
 # In the wheel, and in a checkout.
 _DIRECTORIES: Final = (Path(__file__).parents[2] / "migrations", Path(__file__).parents[4] / "migrations")
 _LOCK: Final = 0x6D69677261  # "migra"
 _WAIT_S: Final = 30.0
+_OTHER_TABLES: Final = ("no such column", "no such table", "already exists", "duplicate column", "does not exist")
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -33,12 +34,23 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Raises:
         DatabaseNewer: A newer version of Clonos has upgraded the tables.
-        DatabaseUnavailable: The database does not answer.
+        DatabaseUnavailable: The database does not answer, or is damaged.
+        StateConflict: The tables are not those of their revision, such as those of a version before the first release.
     """
     with _connected(url) as (connection, config):
-        _require_known(MigrationContext.configure(connection).get_current_revision())
+        before = MigrationContext.configure(connection).get_current_revision()
+        _require_known(before)
         config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        try:
+            command.upgrade(config, revision)
+        except (OperationalError, ProgrammingError) as error:
+            if not any(text in str(error.orig) for text in _OTHER_TABLES):
+                raise
+            raise StateConflict(
+                f"The database's tables are not those of their revision {before}: {str(error.orig).splitlines()[0]}.",
+                kept="the database is unchanged.",
+                hint="use the version of Clonos that wrote it, or start with an empty database.",
+            ) from error
 
 
 def downgrade(url: str, revision: str = "base") -> None:
@@ -96,5 +108,11 @@ def _connected(url: str) -> Iterator[tuple[Connection, Config]]:
             yield connection, _config()
     except OperationalError as error:
         raise DatabaseUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}") from error
+    except DatabaseError as error:
+        raise DatabaseUnavailable(
+            f"The database cannot be read: {str(error.orig).splitlines()[0]}.",
+            kept="the database is unchanged.",
+            hint="restore a backup: clonos db restore.",
+        ) from error
     finally:
         engine.dispose()
