@@ -23,6 +23,7 @@ _LINES: Final = 2000
 _FILE_BYTES: Final = 200_000
 _COMPARED: Final = 50  # files
 _LONGEST: Final = 500  # characters of a line
+_SHOWN_BYTES: Final = 300_000  # of all files on a page
 
 
 async def compare(database: Database, before: JobVersionRow, after: JobVersionRow, *, code: bool) -> VersionDiff:
@@ -32,7 +33,7 @@ async def compare(database: Database, before: JobVersionRow, after: JobVersionRo
         lines = [f"--- code {before.artifact[:12]}", f"+++ code {after.artifact[:12]}"]
         if code:
             main = after.spec["spec"].get("main") or "job.py"
-            old, new = [await _files(database, version.artifact, main) for version in (before, after)]
+            old, new = [await files_of(database, version.artifact, main) for version in (before, after)]
             lines = await run_in_threadpool(_of_files, old, new)
     spec = await run_in_threadpool(_unified, "job.yaml", text_of(before).encode(), text_of(after).encode())
     return VersionDiff(before=before.version, after=after.version, spec=spec, code=lines)
@@ -44,7 +45,26 @@ def text_of(version: JobVersionRow) -> str:
     return str(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), sort_keys=False))
 
 
-async def _files(database: Database, sha: str, main: str) -> dict[str, bytes | None]:
+def listing(files: dict[str, bytes | None], main: str) -> list[tuple[str, str]]:
+    """The files of a job's code by name, `main` first, as texts for a page; a note instead of a file that is none."""
+    names = sorted(files, key=lambda name: (name != main, name))
+    shown, left = [], _SHOWN_BYTES
+    for name in names[:_COMPARED]:
+        content = files[name]
+        if content is None or len(content) > left:
+            shown.append((name, "# large, and not shown here"))
+            continue
+        try:
+            shown.append((name, content.decode()))
+            left -= len(content)
+        except UnicodeDecodeError:
+            shown.append((name, "# no text"))
+    if len(names) > _COMPARED:
+        shown.append((f"{len(names) - _COMPARED} more files", "# not shown here"))
+    return shown
+
+
+async def files_of(database: Database, sha: str, main: str) -> dict[str, bytes | None]:
     """The files of an artifact by name; None for the bytes of a large one."""
     async with database.reading() as session:
         row = await artifacts.get(session, sha)

@@ -64,11 +64,15 @@ async def show_job(
     """Show one tab of a job; in the tab ``configuration`` compared with `version`."""
     board = await pulse.boards.newest()
     line = line_of(board, row.id)
+    owns = caller.may(Role.ADMIN) or caller.subject == row.created_by  # as for the content of artifacts
     diff: VersionDiff | None = None
+    code: list[tuple[str, str]] = []
+    if tab == "configuration" and owns and row.deleted_at is None:
+        main = row.spec["spec"].get("main") or "job.py"
+        code = version_diff.listing(await version_diff.files_of(database, row.artifact, main), main)
     if tab == "configuration" and version is not None:
         async with database.reading() as session:
             stored = [await jobs.stored_version(session, row, number) for number in (version, row.version)]
-        owns = caller.may(Role.ADMIN) or caller.subject == row.created_by  # as for the content of artifacts
         diff = await version_diff.compare(database, *stored, code=owns)
     async with database.reading() as session:
         names = await lookups.hosts_of_runs(session, [row.run])
@@ -88,6 +92,7 @@ async def show_job(
             **_decisions(shown.failure.hint if shown.failure else ""),
             "worked": await jobs.worked(session, row, but=row.version),
             "diff": diff,
+            "code": code,
             "tab": tab,
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import html
+import io
 import itertools
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -382,6 +384,33 @@ def test_the_tab_of_recoveries_answers_its_question(api: Served, browser: Browse
 def test_commands_of_a_hint_can_be_copied(hint: str, copied: list[str]) -> None:
     shown = _hint(hint, "cards")
     assert re.findall(r"<code>([^<]*)</code> <button[^>]*data-copy", shown) == copied
+
+
+def test_the_configuration_shows_the_code_to_its_owner(api: Served, browser: Browser, name: str) -> None:
+    with api.client() as admin:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            files = {"job.py": b"print('<main>')", "lib/words.py": b"WORDS = 1", "lib/data.bin": b"\xff\xfe"}
+            for file, content in files.items():
+                archive.writestr(file, content)
+        sent = {"file": ("code.zip", packed.getvalue())}
+        answer = admin.post("/artifacts", files=sent).raise_for_status().json()
+
+    async def make(session: AsyncSession) -> str:
+        job = await job_row(session, name)
+        job.artifact = answer["id"]
+        return job.id
+
+    job = write(api, make)
+    with browser() as client:
+        shown = client.get(f"/jobs/{job}", params={"tab": "configuration"}).text
+    assert "print(&#39;&lt;main&gt;&#39;)" in shown
+    assert shown.index("<code>job.py</code>") < shown.index("<code>lib/words.py</code>")
+    assert "# no text" in shown
+    with browser(Role.VIEWER, subject="eve") as client:
+        shown = client.get(f"/jobs/{job}", params={"tab": "configuration"}).text
+    assert "WORDS = 1" not in shown
+    assert "Its owner and admins see the code here." in shown
 
 
 def test_a_failed_page_links_the_page_of_its_error(api: Served, browser: Browser, name: str) -> None:
