@@ -31,6 +31,9 @@ class KillableJob(Protocol):
             Whether the job is ready for the kill: a standby has rehearsed, or none exists.
         """
 
+    def standby_phase(self) -> str:
+        """What the job's standby does now, as a clause for the screen."""
+
     def driver(self) -> ProcessGroup | None:
         """The processes of the job's driver; None if none runs."""
 
@@ -81,6 +84,10 @@ class DirectJob:
     def allow_standby(self, allowed: bool) -> bool:
         """Whether `allowed` is False: a job without a control plane never has a standby."""
         return not allowed
+
+    def standby_phase(self) -> str:
+        """The clause for a job that has no standby."""
+        return "it has none"
 
     def taken_over(self) -> bool:
         """Always False, because a job without a control plane has no standby."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +21,18 @@ from clonos.local.plan import Plan
 from clonos.local.stack import down
 from clonos.resources.jobs import JobCreate, Recovery
 from clonos.settings import Settings
+from clonos.standby.states import StandbyState
 from clonos.testing.harness import Killed, PlatformJob, ProcessGroup, has_rehearsed
 
 _LINES: Final = 15
 _STOP_TIMEOUT_S: Final = 60.0
+# What a standby does in a state, for the screen.
+_PHASES: Final = {
+    StandbyState.STARTING: "it starts Spark and loads the job",
+    StandbyState.WARMING: "it runs the queries on no rows",
+    StandbyState.READY: "it could take over, and ends its rehearsals",
+    StandbyState.STALE: "a check of it fails",
+}
 
 
 def platform_home(directory: Path) -> Path:
@@ -119,6 +128,16 @@ class HostedJob:
             return not self.job.standbys()
         standby = self.job.ready_standby()
         return standby is not None and has_rehearsed(self._home, standby)
+
+    def standby_phase(self) -> str:
+        """What the job's standby does now, as a clause for the screen."""
+        standbys = self.job.standbys()
+        if not standbys:
+            return "none is placed" if self._allowed else "none is left"
+        newest = standbys[-1]
+        for_s = (datetime.now(UTC) - newest.since).total_seconds()
+        does = _PHASES.get(StandbyState(newest.state), "it leaves")
+        return f"on {newest.host} it is {newest.state} for {max(0.0, for_s):.0f} s: {does}"
 
     def _drain_others(self, allowed: bool) -> None:
         hosts = [host.name for host in self._client.hosts.list().data]

@@ -169,6 +169,12 @@ class Run:
             return
         what = "a standby is READY and has rehearsed" if standby else "no standby waits"
         self.screen.say(f"{self.title}: waiting until {what}; until then {_SLOWLY:g} record a second comes in")
+        if standby:
+            self.screen.say(
+                f"{self.title}: a standby starts Spark and runs the job's queries on no rows, so that a takeover does "
+                "not wait for that. It takes half a minute, and minutes on a busy machine."
+            )
+        began = time.monotonic()
         deadline = time.monotonic() + _GUARDED_WITHIN_S
         # A busy driver would take the cores from the standby that warms up.
         with self.producer.slowly(_SLOWLY):
@@ -176,7 +182,8 @@ class Run:
                 if time.monotonic() > deadline:
                     raise ClonosError(f"Not so in {_GUARDED_WITHIN_S:.0f} s: {what}.\n{self.job.tail()}")
                 time.sleep(_REQUESTS_EVERY_S)
-                self._observe(f"waiting until {what}")
+                self._observe(f"waiting until {what}; {self.job.standby_phase()}")
+        self.screen.say(f"{self.title}: {what}, after {time.monotonic() - began:.0f} s")
         self._await_output(time.time(), "waiting for new output")
 
     def _linger(self, seconds: float, phase: str) -> None:

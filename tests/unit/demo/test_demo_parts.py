@@ -250,7 +250,9 @@ class Platform:
         promoted = self.driving == "standby"
         state = StandbyState.PROMOTED if promoted else StandbyState.FAILED if self.drained else StandbyState.READY
         return SimpleNamespace(
-            data=[SimpleNamespace(id="standby", host="host-2", state=state)] if state in states else []
+            data=[SimpleNamespace(id="standby", host="host-2", state=state, since=datetime.now(UTC))]
+            if state in states
+            else []
         )
 
 
@@ -264,7 +266,9 @@ def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed(tmp_
         job._drain_others(False)
         assert platform.drained == {"host-2"}
         assert job.allow_standby(allowed=False)
+        assert job.standby_phase() == "none is left"
         assert not job.allow_standby(allowed=True), "it is READY, and rehearses"
+        assert job.standby_phase() == "on host-2 it is READY for 0 s: it could take over, and ends its rehearsals"
         assert platform.drained == set()
         run = tmp_path / "agent" / "host-2" / "runs" / "standby"
         run.mkdir(parents=True)
