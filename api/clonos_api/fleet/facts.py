@@ -30,11 +30,18 @@ _MISSED: Final = 3
 
 @dataclass(frozen=True)
 class Waiting:
-    """A standby that can be promoted, for the board: the name of its host, its state, and the start of its run."""
+    """A standby that can be promoted, for the board.
+
+    Attributes:
+        host: Name of its host.
+        created_at: Start of its run.
+        epoch_s: Duration of its newest rehearsal of an epoch; None: it has not reported one.
+    """
 
     host: str
     state: str
     created_at: datetime
+    epoch_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,15 @@ async def read_facts(session: AsyncSession) -> Facts:
         .where(JobRow.deleted_at.is_(None), RunRow.ended_at.is_(None))
     )
     waiting = (
-        select(StandbyRow.job, StandbyRow.host, StandbyRow.state, RunRow.created_at, StandbyRow.since)
+        select(StandbyRow.job, StandbyRow.host, StandbyRow.state, RunRow.created_at, StandbyRow.since, StandbyRow.body)
         .outerjoin(RunRow, RunRow.id == StandbyRow.id)
         .where(StandbyRow.state.in_(WAITING))
         .order_by(StandbyRow.id)
     )
     standbys: dict[str, list[Waiting]] = {}
-    for job, host, state, created_at, since in await session.execute(waiting):
-        standbys.setdefault(job or "", []).append(Waiting(names.get(host, host), state, created_at or since))
+    for job, host, state, created_at, since, body in await session.execute(waiting):
+        standby = Waiting(names.get(host, host), state, created_at or since, body.get("epoch_s"))
+        standbys.setdefault(job or "", []).append(standby)
     diverged = select(CounterRow.job, CounterRow.value).where(CounterRow.name == "diverged_lanes", CounterRow.value > 0)
     at = await now(session)
     lease = (await session.execute(select(LeaseRow.expires_at).where(LeaseRow.name == LEADER))).scalar()

@@ -21,6 +21,9 @@ from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 # Causes of recoveries that are neither a takeover nor a cold restart after a failure.
 _NEITHER: Final = (*PLANNED, "restart", "rollback", "shutdown")
 _NEWEST: Final = 500  # recoveries that an estimate uses
+# What a takeover does besides the epoch that a standby has rehearsed: the failure is detected, the standby is promoted
+# and claims the log (bench/README.md).
+_PROMOTION_S: Final = 0.15
 _OF_JOB: Final = 5  # newest recoveries of a job that its own estimate uses
 
 
@@ -74,11 +77,18 @@ def forecast_of(job: JobRow, facts: Facts, estimates: Estimates) -> Forecast | N
     standbys = [standby for standby in facts.standbys.get(job.id, ()) if standby.host not in unreachable]
     ready = [standby for standby in standbys if standby.state == StandbyState.READY]
     if ready:
-        return Forecast(True, ready[0].host, estimates.warm_s.get(job.id, estimates.any_warm_s))
+        return Forecast(True, ready[0].host, _warm_s(job, ready[0], estimates))
     cold_s = estimates.cold_s.get(job.id, estimates.any_cold_s)
     if not standbys:
         return Forecast(False, estimate_s=cold_s)
     return Forecast(False, standbys[0].host, cold_s, _ready_in_s(standbys, estimates, facts.at))
+
+
+def _warm_s(job: JobRow, standby: Waiting, estimates: Estimates) -> float | None:
+    """From the job's own takeovers, else from the standby's rehearsals, else from takeovers of other jobs."""
+    if job.id in estimates.warm_s:
+        return estimates.warm_s[job.id]
+    return _PROMOTION_S + standby.epoch_s if standby.epoch_s is not None else estimates.any_warm_s
 
 
 def _ready_in_s(standbys: Sequence[Waiting], estimates: Estimates, at: datetime) -> float | None:

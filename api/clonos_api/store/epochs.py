@@ -34,6 +34,7 @@ from clonos_api.store.ingest import (
     KafkaSeen,
     Lag,
     OpenTransactions,
+    Rehearsed,
     Retention,
     Truncated,
     Unreadable,
@@ -151,7 +152,9 @@ class _Ingestion:
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at
                 case Following():
-                    await standbys.record_progress(self.session, run.id, fact.epochs)
+                    await standbys.record(self.session, run.id, epochs=fact.epochs)
+                case Rehearsed():
+                    await standbys.record(self.session, run.id, epoch_s=fact.epoch_s)
                 case Unreadable():
                     self.sums["unreadable_events"] += 1
 

@@ -38,6 +38,7 @@ _RECORDED: Final = 100  # operators of an epoch
 _TOPIC: Final = 250  # characters; a topic's name has at most 249
 _CLASSES: Final = 200  # more than the latencies of any record have
 _STACK: Final = 10_000
+_LONGEST_EPOCH_S: Final = 86_400.0
 _RETURNED: Final = 200  # queries, as many as `clonos_api.store.reported_graph` accepts
 _WHAT: Final = 500
 
@@ -201,6 +202,13 @@ class Following:
 
 
 @dataclass(frozen=True)
+class Rehearsed:
+    """Fact: how long a standby's newest rehearsal of an epoch took, of its slowest query, in seconds."""
+
+    epoch_s: float
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """Fact: a line is not an event, for example because the driver was killed while it wrote the line."""
 
@@ -218,6 +226,7 @@ Fact = (
     | WaitsFor
     | Truncated
     | Following
+    | Rehearsed
     | Unreadable
 )
 
@@ -357,6 +366,9 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
         case "following":
             epochs = event["epochs"]
             return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]
+        case "rehearsed":
+            took = event.get("epoch_s")
+            return [Rehearsed(float(took))] if isinstance(took, int | float) and 0 <= took < _LONGEST_EPOCH_S else []
         case "truncated":
             return [Truncated(_moment(at))]
         case "session":

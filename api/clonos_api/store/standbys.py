@@ -73,11 +73,18 @@ async def update_from_run(session: AsyncSession, run: RunRow) -> None:
     await move(session, row, state)
 
 
-async def record_progress(session: AsyncSession, standby: str, epochs: dict[str, int]) -> None:
-    """Record how far a standby has read the causal log: query → newest committed epoch."""
+async def record(session: AsyncSession, standby: str, **report: dict[str, int] | float) -> None:
+    """Record a report of a standby.
+
+    Args:
+        session: The transaction.
+        standby: Its id.
+        report: ``epochs``: how far it has read the causal log, query → newest committed epoch; ``epoch_s``: duration of
+            its newest rehearsal of an epoch.
+    """
     row = await session.get(StandbyRow, standby, populate_existing=True)
     if row is not None:
-        row.body = {**row.body, "epochs": epochs}
+        row.body = {**row.body, **report}
         await session.flush()
 
 

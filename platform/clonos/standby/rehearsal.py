@@ -61,6 +61,9 @@ class Rehearsal:
         kafka: The Kafka cluster.
         job: The job's name.
         scratch: A directory that is removed with the session.
+
+    Attributes:
+        seconds: Query → duration of its newest replay of an epoch, from the start of the query to the end of the epoch.
     """
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, job: str, scratch: Path) -> None:
@@ -69,6 +72,7 @@ class Rehearsal:
         self._job = job
         self._scratch = scratch
         self._numbers = itertools.count()
+        self.seconds: dict[str, float] = {}
 
     def run(
         self,
@@ -159,7 +163,11 @@ class Rehearsal:
         for number in range(times):
             if not interrupted():
                 # The last run also commits its epoch, and plans the next one: a takeover does both.
-                _run_once(query, folder, _FirstEpoch(run, plan, commits=number == times - 1), self._job, interrupted)
+                epoch = _FirstEpoch(run, plan, commits=number == times - 1)
+                began = time.monotonic()
+                _run_once(query, folder, epoch, self._job, interrupted)
+                if epoch.ended_at is not None:
+                    self.seconds[query.name] = round(epoch.ended_at - began, 3)
 
     def _run_empty_epoch(self, query: Query, frame: DataFrame) -> None:
         epoch = self._plan_empty_epoch(query, batch_partitions(frame))
@@ -204,6 +212,7 @@ class _FirstEpoch:
 
     Attributes:
         done: Set when the query can be stopped.
+        ended_at: When the epoch had run, in seconds of the monotonic clock; None: not yet, or it has failed.
         committed_at: When Spark began to commit the epoch, in seconds of the monotonic clock; None: not yet.
         stopped: Set when the query is being stopped.
         failure: The exception of the epoch.
@@ -213,6 +222,7 @@ class _FirstEpoch:
         self, run: Callable[[DataFrame], None], plan: Callable[[int], object] | None, *, commits: bool = False
     ) -> None:
         self.done, self.stopped = threading.Event(), threading.Event()
+        self.ended_at: float | None = None
         self.committed_at: float | None = None
         self.failure: BaseException | None = None
         self._run = run
@@ -245,6 +255,8 @@ class _FirstEpoch:
         self._end_or_commit()
 
     def _end_or_commit(self) -> None:
+        if self.failure is None and self.ended_at is None:
+            self.ended_at = time.monotonic()
         if self._commits and self.failure is None and self.committed_at is None:
             self.committed_at = time.monotonic()
         else:

@@ -96,7 +96,8 @@ class Warming:
             if remaining_batches == 0 and not self._stopping.is_set():
                 if unreported:
                     seconds = round(time.monotonic() - self._started_at, 3)
-                    self._emit("rehearsed", seconds=seconds, state=self._rehearsed)
+                    epoch_s = max(self._rehearsal.seconds.values(), default=None)
+                    self._emit("rehearsed", seconds=seconds, state=self._rehearsed, epoch_s=epoch_s)
                 unreported = False
                 self._wait_for_content()
 

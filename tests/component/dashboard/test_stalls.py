@@ -348,6 +348,22 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     warm = line_of(api, job).forecast
     assert warm is not None
     assert (warm.warm, warm.host, warm.estimate_s, warm.ready_in_s) == (True, host, 0.7, None)
+    file = EventFile()
+    file.write_event("rehearsed", seconds=31.0, state={"out": "offsets"}, epoch_s=0.25)
+
+    async def rehearse(session: AsyncSession) -> None:
+        run = (await session.get_one(JobRow, job)).run
+        (standby,) = [row.id for row in await _standbys(session) if row.job == job and row.id != run]
+        await ingest(session, standby, 0, file.lines)
+
+    write(api, rehearse)
+    warm = line_of(api, job).forecast
+    assert warm is not None
+    assert warm.estimate_s == pytest.approx(0.4), "of its own standby, not of other jobs"
+    write(api, recovery(job, ended=True, downtime_ms=900.0, standby="s", **done))
+    warm = line_of(api, job).forecast
+    assert warm is not None
+    assert warm.estimate_s == 0.9, "its own takeovers count most"
 
 
 async def _standbys(session: AsyncSession) -> list[StandbyRow]:

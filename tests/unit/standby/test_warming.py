@@ -24,6 +24,7 @@ class Scripted:
     def __init__(self, *_: Any) -> None:
         self.runs: list[tuple[str, bool]] = []
         self.evaluated: list[str] = []
+        self.seconds = {"out": 0.25, "counts": 0.5}
         Scripted.instance = self
 
     def evaluate_expressions(self, query: Any) -> int:
@@ -76,6 +77,7 @@ def test_standby_rehearses_four_times_before_ready_and_sixteen_in_all(standby: W
     eventually(lambda: emitted, "it is warm")
     assert Scripted.instance.runs.count(("out", True)) == 16
     assert emitted[0][1]["state"] == {"out": "nothing"}
+    assert emitted[0][1]["epoch_s"] == 0.5, "of the slowest query"
 
 
 def test_standby_rehearses_again_when_there_is_more_to_read(standby: Warming, emitted: Emitted, tmp_path: Path) -> None:
