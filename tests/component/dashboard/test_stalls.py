@@ -360,7 +360,7 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     warm = line_of(api, job).forecast
     assert warm is not None
     assert warm.estimate_s == pytest.approx(0.4), "of its own standby, not of other jobs"
-    write(api, recovery(job, ended=True, downtime_ms=900.0, standby="s", **done))
+    write(api, recovery(job, ended=True, downtime_ms=900.0, standby="s", outcome="COMPLETED", generation=2))
     warm = line_of(api, job).forecast
     assert warm is not None
     assert warm.estimate_s == 0.9, "its own takeovers count most"
