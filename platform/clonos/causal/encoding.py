@@ -12,14 +12,26 @@ import numpy as np
 import pyarrow as pa
 
 
-def _plain_hook(value: object) -> object:
+def _is_na(value: object) -> bool:
+    """Whether `value` is the null of a pandas column of integers or times."""
     pandas = sys.modules.get("pandas")  # slow to import; pandas values exist only after its import
-    if pandas is not None:
-        if value is pandas.NaT or value is pandas.NA:
-            return None
-        if isinstance(value, pandas.Timestamp):
-            # With nanoseconds only if they are not zero, so that equal times have equal bytes.
-            return value.isoformat() if value.nanosecond else value.to_pydatetime()
+    return pandas is not None and (value is pandas.NA or value is pandas.NaT)
+
+
+def plain(value: object) -> object:
+    """The Python value of a number or null from a pandas column. Both have the same key."""
+    if isinstance(value, np.integer | np.floating | np.bool_):
+        return value.item()
+    return None if _is_na(value) else value
+
+
+def _plain_hook(value: object) -> object:
+    if _is_na(value):
+        return None
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.Timestamp):
+        # With nanoseconds only if they are not zero, so that equal times have equal bytes.
+        return value.isoformat() if value.nanosecond else value.to_pydatetime()
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, pa.Scalar):

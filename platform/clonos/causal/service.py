@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, get_args, o
 import msgspec
 import xxhash
 
-from clonos.causal.encoding import canonical
+from clonos.causal.encoding import canonical, plain
 from clonos.causal.outages import PATIENCE_S, Outages, is_outage, pause
 from clonos.causal.scope import TaskScope, current_task, in_spark, operator_required
 from clonos.causal.standin import answerer_of
@@ -140,6 +140,9 @@ class Service(Generic[P, R]):
             ResultNotSerialisable: The arguments or the answer cannot be recorded, or the answer is too large.
             CarriedError: No operator wraps the calling function (carries `OperatorRequired`).
         """
+        return self._repeatable(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+
+    def _repeatable(self, *args: P.args, **kwargs: P.kwargs) -> R:
         task = current_task()
         if task is None:
             return self._call(*args, **kwargs)

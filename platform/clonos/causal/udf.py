@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from clonos.carried_errors import carry
+from clonos.causal import exact
 from clonos.causal.counting import count
 from clonos.causal.naming import operator_name, shown_name, stable_name
 from clonos.causal.scope import TaskScope, open_task_scope, row_scope, task_scope
@@ -27,7 +28,6 @@ from clonos.errors import ClonosError, JobCodeError
 
 UserFunction = Callable[..., Any]
 _UNFIT: Final = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError)
-_SHOWN_CHARACTERS: Final = 100
 
 
 def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[UserFunction], Callable[..., Column]]:
@@ -63,13 +63,13 @@ def on_columns(
     kind: str,
     return_type: str | DataType,
     name: str | None,
-    build: Callable[[UserFunction, str, DataType, int], Callable[..., Column]],
+    build: Callable[[UserFunction, str, DataType, tuple[str, ...]], Callable[..., Column]],
 ) -> Callable[[UserFunction], Callable[..., Column]]:
     """The decorator ``clonos.<kind>``.
 
     The decorated function is callable on columns, and each such call is an operator.
 
-    `build` returns Spark's UDF for the function, the operator's name, the result type and the number of columns.
+    `build` returns Spark's UDF for the function, the operator's name, the result type and the names of the columns.
     """
 
     def wrap(function: UserFunction) -> Callable[..., Column]:
@@ -81,7 +81,8 @@ def on_columns(
                 raise TypeError(f"a clonos.{kind} takes at least one column")
             spark_type = _parse_datatype_string(return_type) if isinstance(return_type, str) else return_type
             numbered = operator_name(operator, shown_name(function))
-            return build(function, numbered, spark_type, len(columns))(*columns)
+            names = tuple(str(column).removeprefix("Column<'").removesuffix("'>") for column in columns)
+            return build(function, numbered, spark_type, names)(*columns)
 
         call.function = function  # type: ignore[attr-defined]  # for unit tests
         return call
@@ -89,18 +90,20 @@ def on_columns(
     return wrap
 
 
-def _iterator_udf(function: UserFunction, operator: str, spark_type: DataType, arity: int) -> Callable[..., Column]:
+def _iterator_udf(
+    function: UserFunction, operator: str, spark_type: DataType, names: tuple[str, ...]
+) -> Callable[..., Column]:
     arrow_type = to_arrow_type(spark_type, timezone="UTC")
     struct = isinstance(spark_type, StructType)
     counters = count.for_pickling()
 
     def run(batches: Iterator[Any]) -> Iterator[pa.Array]:
-        columns = ((batch,) for batch in batches) if arity == 1 else batches
-        yield from _run(function, operator, columns, arrow_type, struct, counters)
+        columns = ((batch,) for batch in batches) if len(names) == 1 else batches
+        yield from _run(function, operator, names, columns, arrow_type, struct, counters)
 
     run.__name__ = shown_name(function)  # Spark's plans and default column names show it
     # PySpark derives the kind of UDF from its annotations.
-    value = pa.Array if arity == 1 else tuple[pa.Array, ...]
+    value = pa.Array if len(names) == 1 else tuple[pa.Array, ...]
     run.__annotations__ = {"batches": Iterator[value], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
     return _arrow_udf(run, spark_type)
 
@@ -122,6 +125,7 @@ def _arrow_udf(function: Callable[..., Any], spark_type: DataType) -> Callable[.
 def _run(
     function: UserFunction,
     operator: str,
+    names: tuple[str, ...],
     batches: Iterator[tuple[pa.Array, ...]],
     arrow_type: pa.DataType,
     struct: bool,
@@ -129,15 +133,19 @@ def _run(
 ) -> Iterator[pa.Array]:
     try:
         scope = open_task_scope(operator)
+        fit = exact.of_arrow(arrow_type)
         start = 0
         with _Rows(function, scope) as rows:
             for batch in batches:
-                columns = [column.to_pylist() for column in batch]
+                columns = [
+                    exact.from_arrow(column, f"The UDF {operator}", name, start)
+                    for column, name in zip(batch, names, strict=True)
+                ]
                 values = rows.compute(start, columns)
                 start += len(values)
                 if struct:
                     values = [_as_dict(value) for value in values]
-                result = _as_array(values, arrow_type, operator, columns)
+                result = _as_array(values, arrow_type, fit, operator, columns)
                 if scope is not None:
                     scope.flush()
                 yield result
@@ -147,32 +155,33 @@ def _run(
         raise carry(error) from error
 
 
-def _as_array(values: list[Any], arrow_type: pa.DataType, operator: str, columns: list[list[Any]]) -> pa.Array:
+def _as_array(
+    values: list[Any], arrow_type: pa.DataType, fit: exact.Fit | None, operator: str, columns: list[list[Any]]
+) -> pa.Array:
     """The results as an Arrow array.
 
     Raises:
         JobCodeError: A result does not fit the type; the error names the UDF, the result and the row's arguments.
     """
     try:
+        if fit is not None and not set(map(type, values)) <= exact.unchanged(arrow_type):
+            for value in values:
+                fit(value)  # pyarrow cuts 1.9 to the integer 1
         return pa.array(values, type=arrow_type)
     except _UNFIT as failure:
         for index, value in enumerate(values):
             try:
+                if fit is not None:
+                    fit(value)
                 pa.array([value], type=arrow_type)
             except _UNFIT as error:
-                row = ", ".join(_shown(column[index]) for column in columns)
+                row = ", ".join(exact.shown(column[index]) for column in columns)
                 raise JobCodeError(
-                    f"The UDF {operator} returned {_shown(value)} for the arguments ({row}), which is no "
+                    f"The UDF {operator} returned {exact.shown(value)} for the arguments ({row}), which is no "
                     f"{arrow_type}: {error}.",
                     hint="return a value of the declared type; text must be valid Unicode without lone surrogates.",
                 ) from error
         raise JobCodeError(f"The UDF {operator} returned values that are no {arrow_type}: {failure}.") from failure
-
-
-def _shown(value: Any) -> str:
-    """A short text of a value that any encoding can hold."""
-    text = ascii(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _as_dict(value: Any) -> Any:

@@ -76,7 +76,7 @@ def arrow_udf(
 
 
 def _iterator_udf(
-    kind: Kind, function: UserFunction, operator: str, spark_type: DataType, arity: int
+    kind: Kind, function: UserFunction, operator: str, spark_type: DataType, names: tuple[str, ...]
 ) -> Callable[..., Column]:
     spark_udf: Callable[..., Any] = cast("Any", functions.pandas_udf if kind == "pandas" else functions.arrow_udf)
     counters = count.for_pickling()
@@ -95,7 +95,7 @@ def _iterator_udf(
         return OperatorTask(operator, counters).stream(None, apply, columns)
 
     value = _value_type(kind)
-    batch = value if arity == 1 else tuple[value, ...]  # type: ignore[valid-type]
+    batch = value if len(names) == 1 else tuple[value, ...]  # type: ignore[valid-type]
     # PySpark derives the kind of UDF from its annotations.
     batches.__annotations__ = {"columns": Iterator[batch], "return": Iterator[value]}  # type: ignore[valid-type]
     batches.__name__ = shown_name(function)

@@ -4,13 +4,17 @@ encoding.
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import types as T
 
+from clonos.causal import exact
 from clonos.errors import SpecError
 from clonos.formats.codec import Decode, Encode, Undecodable
 from clonos.formats.registry import (
@@ -157,16 +161,158 @@ class AvroWriter:
         """Return the function that encodes a dict as a record's bytes (see `Writer.open`)."""
         import fastavro
 
-        schema = fastavro.parse_schema(json.loads(self.text))
+        named: dict[str, Any] = {}
+        schema: Any = fastavro.parse_schema(json.loads(self.text), named)
+        fit = _fit(schema, named, {})
 
         def encode(record: dict[str, Any]) -> bytes:
             out = io.BytesIO()
             out.write(self.start)
-            # Strict: a field that the schema lacks raises instead of being dropped.
-            fastavro.schemaless_writer(out, schema, record, strict_allow_default=True)
+            fastavro.schemaless_writer(out, schema, fit(record), strict_allow_default=True)
             return out.getvalue()
 
         return encode
+
+
+_FITS: Final[dict[str, exact.Fit]] = {
+    "boolean": exact.boolean,
+    "int": exact.integer(32),
+    "long": exact.integer(64),
+    "float": exact.single,
+    "double": exact.double,
+    "bytes": exact.binary,
+    "string": exact.text,
+}
+
+
+def _fit(schema: Any, named: dict[str, Any], known: dict[str, exact.Fit]) -> exact.Fit:
+    """The fit for values of a parsed schema.
+
+    fastavro itself cuts 1.9 to an int, writes ints of more than 32 bits, and writes a naive datetime in the time zone
+    of the machine. `known` holds the fits of named types, which may be recursive.
+    """
+    if isinstance(schema, list):
+        return _fit_union(schema, named, known)
+    if isinstance(schema, str):
+        return _FITS.get(schema) or _null if schema not in named else _fit(named[schema], named, known)
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal":
+        return _fit_decimal(schema)
+    if logical == "date":
+        return exact.date
+    if logical in _LOGICAL:
+        return _fit_time(logical)
+    if kind == "array":
+        return exact.items(_fit(schema["items"], named, known))
+    if kind == "map":
+        return exact.entries(_fit(schema["values"], named, known))
+    if kind == "enum":
+        symbols = schema["symbols"]
+        return _check(lambda value: isinstance(value, str) and value in symbols, f"one of {symbols}")
+    if kind == "fixed":
+        size = schema["size"]
+        return _check(lambda value: isinstance(value, bytes) and len(value) == size, f"{size} bytes")
+    if kind == "record":
+        name = schema["name"]
+        if name not in known:
+            known[name] = lambda value: complete(value)  # for a record inside itself
+            complete = _fit_record(schema, named, known)
+        return known[name]
+    return _fit(kind, named, known)
+
+
+def _check(fits: Callable[[Any], bool], wanted: str) -> exact.Fit:
+    def fit(value: Any) -> Any:
+        if not fits(value):
+            raise exact.Unfit(value, wanted)
+        return value
+
+    return fit
+
+
+_null: Final = _check(lambda value: value is None, "null only")
+
+
+def _fit_record(schema: Any, named: dict[str, Any], known: dict[str, exact.Fit]) -> exact.Fit:
+    fields = {field["name"]: _fit(field["type"], named, known) for field in schema["fields"]}
+    needed_names = [field["name"] for field in schema["fields"] if "default" not in field]
+
+    def fit(record: Any) -> Any:
+        if not isinstance(record, dict):
+            raise exact.Unfit(record, "a record")
+        fitted = {}
+        for name, value in record.items():
+            of_field = fields.get(name)
+            if of_field is None:
+                raise exact.Unfit(value, "no value, because the schema has no such field", f".{name}")
+            fitted[name] = exact.at(f".{name}", of_field, value)
+        if len(fitted) < len(fields):
+            for name in needed_names:
+                if name not in fitted:
+                    raise exact.Unfit(None, "a value, because it has no default", f".{name}")
+        return fitted
+
+    return fit
+
+
+def _fit_union(schema: list[Any], named: dict[str, Any], known: dict[str, exact.Fit]) -> exact.Fit:
+    branches = [(_name(branch), _fit(branch, named, known)) for branch in schema]
+    single = sum(name != "null" for name, _ in branches) == 1
+
+    def fit(value: Any) -> Any:
+        failures = []
+        for name, of_branch in branches:
+            try:
+                fitted = of_branch(value)
+            except exact.Unfit as error:
+                failures.append(error)
+            else:
+                return fitted if single or fitted is None else (name, fitted)  # fastavro writes the named branch
+        raise next((error for error in failures if error.wanted != "null only"), failures[0])
+
+    return fit
+
+
+def _name(branch: Any) -> str:
+    return str(branch if isinstance(branch, str) else branch.get("name", branch["type"]))
+
+
+def _fit_decimal(schema: Any) -> exact.Fit:
+    precision, scale, size = schema["precision"], schema.get("scale", 0), schema.get("size")
+    limit = 10**precision
+    if size is not None:
+        limit = min(limit, 1 << 8 * size - 1)
+    wanted = f"a decimal({precision},{scale})" + (f" of {size} bytes" if size is not None else "")
+
+    def fit(value: Any) -> decimal.Decimal:
+        if not isinstance(value, decimal.Decimal) or not value.is_finite():
+            raise exact.Unfit(value, wanted)
+        sign, digits, exponent = value.as_tuple()
+        unscaled, rest = int("".join(map(str, digits))), 0
+        shift = int(exponent) + scale
+        if shift >= 0:
+            unscaled *= 10**shift
+        else:
+            unscaled, rest = divmod(unscaled, 10**-shift)
+        if rest or unscaled >= limit:
+            raise exact.Unfit(value, wanted)
+        return decimal.Decimal((sign, tuple(map(int, str(unscaled))), -scale))
+
+    return fit
+
+
+def _fit_time(logical: str) -> exact.Fit:
+    local, millis = logical.startswith("local-"), logical.endswith("millis")
+    zone = "without a time zone (timestamp_ntz)" if local else "with a time zone (timestamp)"
+    wanted = f"a time {zone}{' of whole milliseconds' if millis else ''}"
+    return _check(
+        lambda value: (
+            isinstance(value, dt.datetime)
+            and (value.tzinfo is None) == local
+            and not (millis and value.microsecond % 1000)
+        ),
+        wanted,
+    )
 
 
 def _text_of(registry: Registry, number: int) -> str:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql.types import StructType
 
+from clonos.causal import exact
 from clonos.errors import SpecError
 from clonos.formats.codec import Decode, Encode
 from clonos.formats.registry import Pins, SchemaSource, header, split
 from clonos.formats.shape import json_decoder, python_type
+
+# What msgspec makes of NaN and infinity, among other values.
+_SUSPECT: Final = re.compile(rb'null|"(?:nan|-?inf)"')
 
 
 @dataclass(frozen=True)
@@ -83,4 +91,36 @@ class JsonWriter:
     def open(self) -> Encode:
         """Return the function that encodes a dict as a record's bytes (see `Writer.open`)."""
         encode = msgspec.json.Encoder().encode
-        return lambda record: self.start + encode(record)
+
+        def write(record: dict[str, Any]) -> bytes:
+            try:
+                body = encode(record)
+            except (TypeError, ValueError):
+                for name, value in record.items():
+                    _encodable(encode, name, value)
+                raise
+            if _SUSPECT.search(body) is not None:
+                _finite(record)
+            return self.start + body
+
+        return write
+
+
+def _encodable(encode: Callable[[Any], bytes], name: str, value: object) -> None:
+    try:
+        encode({name: value})
+    except (TypeError, ValueError) as error:
+        raise exact.Unfit(value, f"a value that JSON has ({error})", f".{name}") from None
+
+
+def _finite(value: object) -> None:
+    """Refuse NaN and infinity, which msgspec writes as null, or as text if they are keys."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise exact.Unfit(value, "a finite number, because JSON has no other")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _finite(key)
+            exact.at(f".{key}", _finite, item)
+    elif isinstance(value, list):
+        exact.items(_finite)(value)

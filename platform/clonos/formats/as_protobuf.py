@@ -7,13 +7,14 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import decimal
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as T
 
+from clonos.causal import exact
 from clonos.errors import SpecError
 from clonos.formats.codec import Decode, Encode, Undecodable
 from clonos.formats.registry import Pins, Registry, SchemaSource, header, needed, new_schema, registry_at, split
@@ -287,52 +288,92 @@ def _fill(message: Message, record: dict[str, Any]) -> None:
     kind = message.DESCRIPTOR
     for name, value in record.items():
         field = kind.fields_by_name.get(name)
-        if field is None:
-            raise ValueError(f"{kind.full_name} has no field {name!r}")
-        if value is None:
-            continue
-        if _is_map(field):
-            item, target = field.message_type.fields_by_name["value"], getattr(message, name)
-            for key, item_value in value.items():
+        try:
+            if field is None:
+                raise exact.Unfit(value, f"no value, because {kind.full_name} has no such field")
+            _fill_field(message, field, value)
+        except exact.Unfit as error:
+            raise error.inside(f".{name}") from None
+
+
+def _fill_field(message: Message, field: FieldDescriptor, value: Any) -> None:
+    if value is None:
+        if field.is_repeated or not field.has_presence:
+            raise exact.Unfit(value, "a value, because the field is not optional (a reader would get its default)")
+    elif _is_map(field):
+        item, target = field.message_type.fields_by_name["value"], getattr(message, field.name)
+        for key, item_value in exact.entries(lambda of_key: of_key)(value).items():
+            try:
                 if item.message_type is not None:
                     _fill_message(target[key], item_value)
                 else:
                     target[key] = _scalar(item, item_value)
-        elif field.is_repeated:
-            target = getattr(message, name)
-            for item_value in value:
+            except exact.Unfit as error:
+                raise error.inside(f"[{exact.shown(key)}]") from None
+    elif field.is_repeated:
+        target = getattr(message, field.name)
+        for index, item_value in enumerate(value):
+            try:
                 if field.message_type is not None:
                     _fill_message(target.add(), item_value)
                 else:
                     target.append(_scalar(field, item_value))
-        elif field.message_type is not None:
-            target = getattr(message, name)
-            target.SetInParent()
-            _fill_message(target, value)
-        else:
-            setattr(message, name, _scalar(field, value))
+            except exact.Unfit as error:
+                raise error.inside(f"[{index}]") from None
+    elif field.message_type is not None:
+        target = getattr(message, field.name)
+        target.SetInParent()
+        _fill_message(target, value)
+    else:
+        setattr(message, field.name, _scalar(field, value))
 
 
 def _fill_message(target: Any, value: Any) -> None:
-    name = target.DESCRIPTOR.full_name
-    if name == _TIMESTAMP:
+    kind = target.DESCRIPTOR
+    if kind.full_name == _TIMESTAMP:
+        if not isinstance(value, dt.datetime):
+            raise exact.Unfit(value, "a timestamp")
         since = (value if value.tzinfo else value.replace(tzinfo=dt.UTC)) - _EPOCH
         target.seconds, target.nanos = since.days * 86400 + since.seconds, since.microseconds * 1000
-    elif name in _WRAPPERS:
-        target.value = value
-    elif value is not None:
+    elif kind.full_name in _WRAPPERS:
+        target.value = _scalar(kind.fields_by_name["value"], value)
+    elif not isinstance(value, dict):
+        raise exact.Unfit(value, f"a {kind.name}")
+    else:
         _fill(target, value)
 
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
-    if field.enum_type is not None and isinstance(value, str):
+    if field.enum_type is not None:
+        if not isinstance(value, str):
+            return exact.integer(32)(value)
         constant = field.enum_type.values_by_name.get(value)
-        return constant.number if constant else int(value)
-    if isinstance(value, decimal.Decimal):
-        if value % 1:
-            raise ValueError(f"{field.full_name} takes whole numbers, not {value}")
-        return int(value)
-    return value
+        if constant is not None:
+            return constant.number
+        try:
+            return exact.integer(32)(int(value))  # a value of a newer writer, which was decoded by number
+        except ValueError as error:
+            raise exact.Unfit(value, f"one of {list(field.enum_type.values_by_name)}") from error
+    return _fit_of(field)(value)
+
+
+@functools.cache
+def _fits() -> dict[int, exact.Fit]:
+    from google.protobuf.descriptor import FieldDescriptor as Kinds
+
+    return {
+        Kinds.CPPTYPE_INT32: exact.integer(32),
+        Kinds.CPPTYPE_INT64: exact.integer(64),
+        Kinds.CPPTYPE_UINT32: exact.integer(32, signed=False),
+        Kinds.CPPTYPE_UINT64: exact.integer(64, signed=False),
+        Kinds.CPPTYPE_DOUBLE: exact.double,
+        Kinds.CPPTYPE_FLOAT: exact.single,
+        Kinds.CPPTYPE_BOOL: exact.boolean,
+    }
+
+
+def _fit_of(field: FieldDescriptor) -> exact.Fit:
+    return _fits().get(field.cpp_type) or (exact.binary if field.type == field.TYPE_BYTES else exact.text)
 
 
 def _is_map(field: FieldDescriptor) -> bool:

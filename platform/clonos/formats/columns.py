@@ -14,7 +14,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 
-from clonos.carried_errors import carry
+from clonos.carried_errors import carry, carrying
+from clonos.causal import exact
 from clonos.causal.naming import operator_name
 from clonos.causal.scope import TaskScope, open_task_scope
 from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
@@ -76,8 +77,12 @@ def encode(column: Column | str, writer: Writer) -> Column:
 
     def encode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         write = writer.open()
+        start = 0
         for batch in batches:
-            yield pa.array([_encoded(write, row) for row in batch.to_pylist(maps_as_pydicts="strict")], pa.binary())
+            with carrying():
+                rows = exact.from_arrow(batch, "ctx.encode", "the record", start)
+            start += len(rows)
+            yield pa.array([_encoded(write, row) for row in rows], pa.binary())
 
     encode_batches.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     encoded: Column = _arrow_udf(encode_batches, T.BinaryType())(column)
@@ -90,10 +95,11 @@ def _encoded(write: Callable[[dict[str, Any]], bytes], row: dict[str, Any] | Non
     try:
         return write(row)
     except Exception as error:
+        cause = str(error) if isinstance(error, exact.Unfit) else f"{type(error).__name__}: {error}"
         raise carry(
             JobCodeError(
-                f"A row cannot be encoded: {type(error).__name__}: {error}.",
-                hint="make the columns fit the schema of ctx.encode.",
+                f"A row cannot be encoded: {cause}.",
+                hint="make the columns fit the schema of ctx.encode, with a cast or a filter before it.",
             )
         ) from error
 

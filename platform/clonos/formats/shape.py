@@ -10,12 +10,39 @@ from typing import Annotated, Any, Final, NotRequired, Required, TypedDict
 import msgspec
 from pyspark.sql import types as T
 
+from clonos.causal import exact
 from clonos.errors import SpecError
 
+
+class _Judged(type):
+    """Types that msgspec passes to `_judge` with the undecoded value, whose result may have any type."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+class _Single(metaclass=_Judged):
+    """JSON: a number, rounded to 32 bits."""
+
+
+class _ExactSingle(metaclass=_Judged):
+    """Avro and Protobuf: a number that 32 bits hold."""
+
+
+class _ExactDouble(metaclass=_Judged):
+    """Avro and Protobuf: a number that 64 bits hold."""
+
+
+_JUDGES: Final[dict[type, exact.Fit]] = {
+    _Single: lambda value: exact.rounded_single(value if isinstance(value, bool) else float(value)),
+    _ExactSingle: exact.single,
+    _ExactDouble: exact.double,
+}
+_NATIVE_FLOATS: Final[dict[type[T.DataType], type]] = {T.FloatType: _ExactSingle, T.DoubleType: _ExactDouble}
 _INTEGERS: Final[dict[type[T.DataType], int]] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _PLAIN: Final[dict[type[T.DataType], Any]] = {
     T.BooleanType: bool,
-    T.FloatType: float,
+    T.FloatType: _Single,
     T.DoubleType: float,
     T.StringType: str,
     T.BinaryType: bytes,
@@ -60,6 +87,8 @@ def python_type(spark: T.DataType, where: str = "the record", *, native: bool = 
     bits = _INTEGERS.get(type(spark))
     if bits:
         return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+    if native and type(spark) in _NATIVE_FLOATS:
+        return _NATIVE_FLOATS[type(spark)]
     if isinstance(spark, T.DecimalType) and native:
         return decimal.Decimal | int
     plain = _PLAIN.get(type(spark))
@@ -73,10 +102,14 @@ def python_type(spark: T.DataType, where: str = "the record", *, native: bool = 
 
 def json_decoder(spark: T.StructType) -> Callable[[bytes], Any]:
     """A function that decodes JSON text to a dict of the Spark type `spark`."""
-    return msgspec.json.Decoder(python_type(spark)).decode
+    return msgspec.json.Decoder(python_type(spark), dec_hook=_judge).decode
 
 
 def converter(spark: T.StructType) -> Callable[[Any], Any]:
     """A function that converts a value of an Avro or Protobuf codec to a dict of the Spark type `spark`."""
     shape = python_type(spark, native=True)
-    return lambda value: msgspec.convert(value, shape, builtin_types=_NATIVE)
+    return lambda value: msgspec.convert(value, shape, builtin_types=_NATIVE, dec_hook=_judge)
+
+
+def _judge(kind: type, value: Any) -> Any:
+    return _JUDGES[kind](value)

@@ -59,6 +59,10 @@ PROMISED: Mapping[str, str] = {
     "spark.sql.unionOutputPartitioning": "false",
     # Round-robin repartitioning sends a row by its position; after a sort the position follows from the rows.
     "spark.sql.execution.sortBeforeRepartition": "true",
+    # Integers next to a null would become floats: large ones change, and 5.0 does not find the recorded answer for 5.
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",
+    # pandas results that do not fit the declared type fail, instead of being cut.
+    "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
     # State files of this version have unique names: a superseded driver cannot overwrite a file.
     f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",

@@ -10,11 +10,12 @@ import signal
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pandas as pd
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -204,6 +205,48 @@ def _descriptor(made: Any) -> str:
     import base64
 
     return base64.b64encode(made.DESCRIPTOR.file.serialized_pb).decode()
+
+
+@clonos.service
+def asked_with(number: int | None) -> str:
+    return repr(number)
+
+
+@clonos.pandas_udf("struct<same:long,asked:string>")
+def same_and_asked(numbers: pd.Series) -> pd.DataFrame:
+    return pd.DataFrame({"same": numbers, "asked": asked_with.map(numbers)})
+
+
+@clonos.operator
+def same_rows(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    yield from batches
+
+
+@pytest.mark.ci
+def test_integers_next_to_nulls_stay_integers(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    """A null beside it, or no null, changes neither a large integer nor the argument of a service."""
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    large = 2**53 + 1
+    sent = [(0, large), (0, None), (0, 5), (1, large), (1, 5)]
+    produce(kafka, source, [(partition, json.dumps({"id": number}).encode()) for partition, number in sent])
+
+    def job(ctx: JobContext) -> None:
+        decoded = ctx.decode(ctx.source(source), Json(), schema="id long").select("record.id")
+        by_column = decoded.withColumn("got", same_and_asked("id")).select("id", "got.*")
+        ctx.sink(
+            by_column.mapInPandas(same_rows, by_column.schema).select(F.to_json(F.struct("*")).alias("value")),
+            topic=out,
+        )
+
+    run_job(job, name)
+    got = Counter(
+        json.dumps(json.loads(record.value() or b""), sort_keys=True) for record in read_committed(kafka, out)
+    )
+    assert got == Counter(
+        json.dumps({"asked": repr(n)} | ({} if n is None else {"id": n, "same": n}), sort_keys=True) for _, n in sent
+    )
 
 
 # Poison

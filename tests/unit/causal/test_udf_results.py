@@ -16,7 +16,7 @@ from clonos.errors import JobCodeError
 
 def results(function: Any, arrow_type: pa.DataType, *rows: Any) -> list[Any]:
     batches: Iterator[tuple[pa.Array, ...]] = iter([(pa.array(rows),)])
-    arrays = _run(function, "shout", batches, arrow_type, struct=False, counters=SimpleNamespace())
+    arrays = _run(function, "shout", ("row",), batches, arrow_type, struct=False, counters=SimpleNamespace())
     return [item.to_pylist() for item in arrays]
 
 
