@@ -1,10 +1,14 @@
-"""A stub Schema Registry over HTTP: the part of the protocol that Clonos uses, with switches for failures."""
+"""A stub Schema Registry over HTTP: the part of the protocol that Clonos uses, with switches for failures.
+
+The GUID of a schema has its id as number.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,6 +97,8 @@ class StubRegistry:
         url = urlsplit(path)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         match [method, *parts]:
+            case ["GET", "schemas", "guids", guid]:
+                return self._route(method, f"/schemas/ids/{uuid.UUID(guid).int}", body)
             case ["GET", "schemas", "ids", number]:
                 index = int(number) - 1
                 if not 0 <= index < len(self._schemas):

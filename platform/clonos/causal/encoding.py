@@ -25,7 +25,12 @@ def plain(value: object) -> object:
     return None if _is_na(value) else value
 
 
-def _plain_hook(value: object) -> object:
+def plain_hook(value: object) -> object:
+    """The value that stands for a value which msgspec does not encode, in arguments and in answers.
+
+    Raises:
+        TypeError: There is none.
+    """
     if _is_na(value):
         return None
     pandas = sys.modules.get("pandas")
@@ -41,8 +46,8 @@ def _plain_hook(value: object) -> object:
         return item()
     if isinstance(value, tuple):  # Spark rows
         return tuple(value)
-    raise TypeError(f"a {type(value).__name__} cannot be part of a causal service's arguments")
+    raise TypeError(f"a {type(value).__name__} cannot be recorded")
 
 
-canonical: Final = msgspec.msgpack.Encoder(order="deterministic", enc_hook=_plain_hook).encode
+canonical: Final = msgspec.msgpack.Encoder(order="deterministic", enc_hook=plain_hook).encode
 """Encodes a value; the order of sets and dicts does not matter."""

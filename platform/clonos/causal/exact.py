@@ -20,6 +20,10 @@ from clonos.errors import JobCodeError
 Fit = Callable[[Any], Any]
 """Returns a value as its target holds it, equal to the argument; raises `Unfit` if the target cannot hold it."""
 
+READABLE: Final = (
+    "give it valid values: test text with F.is_valid_utf8, repair it with F.make_valid_utf8, or pass the binary "
+    "column; limit times to the years 1 to 9999."
+)
 _SHOWN_CHARACTERS: Final = 100
 _FLOAT: Final = struct.Struct("<f")
 
@@ -181,8 +185,7 @@ def from_arrow(array: pa.Array, reader: str, name: str, start: int = 0) -> list[
             if path:
                 raise JobCodeError(
                     f"{reader} cannot read {path} of row {start + index} of its task: {bad}.",
-                    hint="give it valid values: test text with F.is_valid_utf8, or repair it with F.make_valid_utf8, "
-                    "or pass the binary column; limit times to the years 1 to 9999.",
+                    hint=READABLE,
                 ) from failure
         raise JobCodeError(f"{reader} cannot read {name}: {type(failure).__name__}: {failure}.") from failure
     return values
@@ -257,7 +260,7 @@ def _nullable(fit: Fit) -> Fit:
 
 
 def _microseconds(value: Any) -> Any:
-    if not isinstance(value, dt.date | np.datetime64) or getattr(value, "nanosecond", 0):
+    if not isinstance(value, dt.date | np.datetime64) or getattr(value, "nanosecond", False):
         raise Unfit(value, "a datetime of whole microseconds")
     return value
 

@@ -6,6 +6,8 @@ same code. See ``docs/operators.md``.
 
 from __future__ import annotations
 
+import inspect
+
 from clonos.errors import SpecError
 
 _uses: dict[str, int] = {}
@@ -32,8 +34,13 @@ def stable_name(name: str | None, function: object) -> str:
     """The operator's stable name: `name`, or if it is None the qualified name of `function`.
 
     Raises:
-        SpecError: The name is empty, or contains the ``#`` of a numbered use.
+        SpecError: The name is empty, or contains the ``#`` of a numbered use. `function` is an ``async def``.
     """
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise SpecError(
+            f"{shown_name(function)} is an async def, which Spark cannot call.",
+            hint="use def, and await in a clonos.service, which may be an async def.",
+        )
     chosen = name if name is not None else getattr(function, "__qualname__", type(function).__qualname__)
     if not chosen or "#" in chosen:
         raise SpecError(f"An operator cannot be named {chosen!r}.", hint="use a name without # (it numbers the uses).")

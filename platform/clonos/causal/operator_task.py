@@ -6,13 +6,17 @@ Output leaves the operator only after the log has acknowledged its determinants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar
 
+import pyarrow as pa
+
 from clonos.carried_errors import carrying
+from clonos.causal import exact
 from clonos.causal.counting import Tally, count
 from clonos.causal.scope import Group, Inside, open_task_scope
+from clonos.errors import JobCodeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +34,7 @@ class OperatorTask:
     """
 
     def __init__(self, operator: str, counters: Any) -> None:
+        self._operator = operator
         self._scope = open_task_scope(operator)
         self._counters = counters
         self._reported = Tally()
@@ -59,6 +64,8 @@ class OperatorTask:
             if self.rehearsal:
                 deque(args[0] if group is None else (), maxlen=0)  # reads the input, which has no rows
                 return
+            if group is None:
+                args = (self._readable(args[0]),)
             inside = Inside(self._scope, group)
             items = inside(lambda: iter(function(*args)))
             try:
@@ -70,6 +77,24 @@ class OperatorTask:
                 close = getattr(items, "close", None)
                 if close is not None:
                     inside(close)
+
+    def _readable(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches of the task; an error names the operator if pandas cannot hold a text of them."""
+        rows, remaining = 0, iter(batches)
+        while True:
+            try:
+                batch = next(remaining, None)
+            except (UnicodeDecodeError, pa.ArrowException) as error:
+                bad = exact.shown(error.object if isinstance(error, UnicodeDecodeError) else str(error))
+                raise JobCodeError(
+                    f"The operator {self._operator} cannot read its input after row {rows} of its task: {bad}.",
+                    hint=exact.READABLE,
+                ) from error
+            if batch is None:
+                return
+            first = batch[0] if isinstance(batch, tuple) else batch
+            rows += len(first) if isinstance(first, Sized) else 0
+            yield batch
 
     def _acknowledge(self) -> None:
         scope = self._scope

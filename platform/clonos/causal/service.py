@@ -7,23 +7,26 @@ Clonos (SIGMOD 2021, doi 10.1145/3448016.3457320).
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import datetime as dt
 import functools
+import inspect
+import os
 import threading
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import wait as wait_for
 from itertools import count
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, get_args, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
 
 import msgspec
 import xxhash
 
-from clonos.causal.encoding import canonical, plain
+from clonos.causal.encoding import canonical, plain, plain_hook
 from clonos.causal.outages import PATIENCE_S, Outages, is_outage, pause
 from clonos.causal.scope import TaskScope, current_task, in_spark, operator_required
 from clonos.causal.standin import answerer_of
@@ -36,7 +39,7 @@ R = TypeVar("R")
 # What a job does during an outage of a service: it waits, it fails, or the call's failure is recorded.
 OnOutage = Literal["wait", "fail", "record"]
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=plain_hook)
 _UNRESOLVED: Final = object()
 # A record of the log holds at most 8 MiB; the rest is for the record's other fields.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024 - 64 * 1024
@@ -294,12 +297,16 @@ class Service(Generic[P, R]):
     def _attempt(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with _slots.setdefault(self.name, threading.BoundedSemaphore(self.concurrency)):
             function: Callable[P, R] = answerer_of(self.name, self.function)
-            if self.timeout is None:
+            future: Future[R]
+            if inspect.iscoroutinefunction(function):
+                future = _start(function(*args, **kwargs))
+            elif self.timeout is None:
                 return function(*args, **kwargs)
-            self._bound_hanging(self.timeout)
-            # In a copy of this context, so that `clonos.param` and the derived services work inside the service too.
-            context = contextvars.copy_context()
-            future: Future[R] = _thread_pool(self).submit(lambda: context.run(function, *args, **kwargs))
+            else:
+                self._bound_hanging(self.timeout)
+                # In a copy of this context, so that `clonos.param` and the derived services work inside the service.
+                context = contextvars.copy_context()
+                future = _thread_pool(self).submit(lambda: context.run(function, *args, **kwargs))
             try:
                 return future.result(self.timeout)
             except FutureTimeout as failure:
@@ -337,6 +344,18 @@ class Service(Generic[P, R]):
         return rebuild, ()
 
 
+class _ServiceDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Service[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Service[P, R]: ...
+
+
+@overload
+def service(function: Callable[P, Coroutine[Any, Any, R]], /) -> Service[P, R]: ...
+
+
 @overload
 def service(function: Callable[P, R], /) -> Service[P, R]: ...
 
@@ -350,11 +369,11 @@ def service(
     concurrency: int = 1,
     on_outage: OnOutage = "wait",
     outages: tuple[type[Exception], ...] = (),
-) -> Callable[[Callable[P, R]], Service[P, R]]: ...
+) -> _ServiceDecorator: ...
 
 
 def service(
-    function: Callable[P, R] | None = None,
+    function: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
@@ -363,11 +382,15 @@ def service(
     concurrency: int = 1,
     on_outage: OnOutage = "wait",
     outages: tuple[type[Exception], ...] = (),
-) -> Service[P, R] | Callable[[Callable[P, R]], Service[P, R]]:
+) -> Any:
     """Make a function that calls an external system a causal service: each answer is recorded, and replayed.
 
     Call the service in a function that an operator wraps (`udf`, `pandas_udf`, `arrow_udf`, `operator`). Arguments and
-    results must be types that msgspec encodes. A result is decoded to the function's annotated return type.
+    results must be types that msgspec encodes, or numbers and arrays of numpy. A result is decoded to the function's
+    annotated return type.
+
+    The function may be an ``async def``. It is called like any other service; all coroutines of a Python worker run in
+    one event loop, so a client may be kept between calls. At its timeout the coroutine is cancelled.
 
     Args:
         function: The function, for a decorator without parentheses.
@@ -397,7 +420,7 @@ def service(
             return requests.get(f"{URL}/{word}").json()["banned"]
     """
 
-    def wrap(wrapped: Callable[P, R]) -> Service[P, R]:
+    def wrap(wrapped: Callable[..., Any]) -> Service[..., Any]:
         return Service(
             wrapped,
             name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
@@ -442,3 +465,40 @@ def _thread_pool(service: Service[..., Any]) -> ThreadPoolExecutor:
     if pool is None:
         pool = _pools[service.name] = ThreadPoolExecutor(service.concurrency, f"clonos-service-{service.name}")
     return pool
+
+
+_creating = threading.Lock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process, because Python workers are forked
+
+
+def _start(coroutine: Coroutine[Any, Any, R]) -> Future[R]:
+    """Start a coroutine in a copy of this context.
+
+    Returns:
+        Its future result; cancelling it cancels the coroutine.
+    """
+    loop = _loop()
+    if asyncio._get_running_loop() is not loop:
+        return asyncio.run_coroutine_threadsafe(_ended(coroutine), loop)
+    # A coroutine called another service, and blocks the loop until that one has answered.
+    thread = ThreadPoolExecutor(1, "clonos-coroutine")
+    try:
+        return thread.submit(contextvars.copy_context().run, asyncio.run, _ended(coroutine))
+    finally:
+        thread.shutdown(wait=False)
+
+
+async def _ended(coroutine: Coroutine[Any, Any, R]) -> R:
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop
+        raise RuntimeError(f"the coroutine raised {type(error).__name__}") from error
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    with _creating:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="clonos-coroutines", daemon=True).start()
+        return loop

@@ -20,6 +20,7 @@ from clonos.formats.codec import Decode, Encode, Undecodable
 from clonos.formats.registry import (
     Pins,
     Registry,
+    SchemaKey,
     SchemaSource,
     UnknownSchema,
     header,
@@ -27,7 +28,7 @@ from clonos.formats.registry import (
     registry_at,
     split,
 )
-from clonos.formats.shape import converter
+from clonos.formats.shape import converter, on_fresh_stack
 
 # Logical types with a Spark type. Other logical types are read as their underlying type.
 _LOGICAL: Final[dict[str, T.DataType]] = {
@@ -48,6 +49,11 @@ _PRIMITIVE: Final[dict[str, T.DataType]] = {
     "fixed": T.BinaryType(),
     "enum": T.StringType(),
 }
+
+
+_MOST_DIGITS: Final = 38
+# fastavro's compiled reader overflows the stack of the process at about 4,000 records inside each other.
+_SHALLOW_BYTES: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class AvroReader:
 
         convert = converter(self.spark_type)
         reader = fastavro.parse_schema(json.loads(self.text)) if self.text else None
-        writers: dict[int, Any] = {}
+        writers: dict[SchemaKey, tuple[Any, bool]] = {}
 
         def decode(value: bytes) -> Any:
             number, body = split(value)
@@ -140,14 +146,39 @@ class AvroReader:
                 if schema.schema_type not in (None, "AVRO"):
                     raise Undecodable(f"schema {number} is of type {schema.schema_type}")
                 text = _with_references(schema, registry_at(self.registry))
-                writer = writers[number] = fastavro.parse_schema(json.loads(text))
-            stream = io.BytesIO(body)
-            record = fastavro.schemaless_reader(stream, writer, reader)
-            if rest := stream.read():
-                raise Undecodable(f"{len(rest)} bytes are left after the record")
-            return convert(record)
+                parsed = fastavro.parse_schema(json.loads(text))
+                writer = writers[number] = (parsed, _is_recursive(parsed, ()))
+            return convert(_read(*writer, reader, body))
 
         return decode
+
+
+def _read(writer: Any, recursive: bool, reader: Any, body: bytes) -> Any:
+    """Read a record; a recursive one may be as deep as it has bytes."""
+    from fastavro import _read_py, schemaless_reader
+
+    stream = io.BytesIO(body)
+    if recursive and len(body) > _SHALLOW_BYTES:
+        # The reader in Python raises RecursionError: at the same depth, because it has a stack of its own.
+        try:
+            record = on_fresh_stack(lambda _: _read_py.schemaless_reader(stream, writer, reader), body)
+        except RecursionError as error:
+            raise Undecodable("is nested too deep") from error
+    else:
+        record = schemaless_reader(stream, writer, reader)
+    if rest := stream.read():
+        raise Undecodable(f"{len(rest)} bytes are left after the record")
+    return record
+
+
+def _is_recursive(schema: Any, inside: tuple[str, ...]) -> bool:
+    if isinstance(schema, str):
+        return schema in inside
+    if isinstance(schema, list):
+        return any(_is_recursive(branch, inside) for branch in schema)
+    if schema["type"] == "record":
+        return any(_is_recursive(field["type"], (*inside, schema["name"])) for field in schema["fields"])
+    return any(_is_recursive(schema[key], inside) for key in ("items", "values") if key in schema)
 
 
 @dataclass(frozen=True)
@@ -406,6 +437,11 @@ def _spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...], where: s
         return _spark(named[schema], named, inside, where)
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
+        if schema["precision"] > _MOST_DIGITS:
+            raise SpecError(
+                f"{where} is a decimal of {schema['precision']} digits; Spark's have at most {_MOST_DIGITS}.",
+                hint="pass schema=… to ctx.decode with decimal(38, …), if all values fit, or without the field.",
+            )
         return T.DecimalType(schema["precision"], schema.get("scale", 0)), False
     if logical in _LOGICAL:
         return _LOGICAL[logical], False

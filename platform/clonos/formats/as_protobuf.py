@@ -17,7 +17,17 @@ from pyspark.sql import types as T
 from clonos.causal import exact
 from clonos.errors import SpecError
 from clonos.formats.codec import Decode, Encode, Undecodable
-from clonos.formats.registry import Pins, Registry, SchemaSource, header, needed, new_schema, registry_at, split
+from clonos.formats.registry import (
+    Pins,
+    Registry,
+    SchemaKey,
+    SchemaSource,
+    header,
+    needed,
+    new_schema,
+    registry_at,
+    split,
+)
 from clonos.formats.shape import converter
 
 if TYPE_CHECKING:
@@ -116,7 +126,7 @@ class ProtobufReader:
         message = self.shipped.message()
         convert = converter(self.spark_type)
         own_path = _path(message.DESCRIPTOR)
-        checked: set[tuple[int, tuple[int, ...]]] = set()
+        checked: set[tuple[SchemaKey, tuple[int, ...]]] = set()
 
         def decode(value: bytes) -> Any:
             number, rest = split(value)
@@ -152,7 +162,7 @@ class ProtobufWriter:
         return encode
 
 
-def _written_as(schemas: SchemaSource, number: int, path: tuple[int, ...]) -> str | None:
+def _written_as(schemas: SchemaSource, number: SchemaKey, path: tuple[int, ...]) -> str | None:
     """Full name of the message at `path` in the schema; None if the registry only returns text."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError

@@ -21,7 +21,7 @@ from clonos.causal.scope import TaskScope, open_task_scope
 from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
 from clonos.formats.poison import COLUMN, POISON, UDF_NAME, DropCount, Policy, drops
-from clonos.formats.registry import UnknownSchema, registry_at
+from clonos.formats.registry import SchemaKey, UnknownSchema, named, registry_at
 from clonos.log.records import Determinant
 
 _SOURCE: Final = ("topic", "partition", "offset")
@@ -58,7 +58,9 @@ def decode(
             f"The DataFrame has a column {into if into in frame.columns else COLUMN!r} already.", hint="pass into=…."
         )
     verdict = f"_verdict_{number}"
-    judged = frame.withColumn(verdict, _decode_udf(reader, number, on_poison)(column, *_SOURCE))
+    judged = frame.withColumn(
+        verdict, _decode_udf(reader, number, on_poison)(column, _schema_header(frame, column), *_SOURCE)
+    )
     decoded = judged.withColumn(into, F.col(f"{verdict}.record"))
     failed = F.col(f"{verdict}.error").isNotNull()
     if on_poison == "drop":
@@ -70,6 +72,14 @@ def decode(
         whole = F.struct(*(parts[field.name].cast(field.dataType).alias(field.name) for field in POISON.fields))
         decoded = decoded.withColumn(COLUMN, F.when(failed, whole))
     return decoded.drop(verdict)
+
+
+def _schema_header(frame: DataFrame, column: str) -> Column:
+    """The header that names the schema of `column`, as producers of Confluent Platform 8 write it; null without it."""
+    if "headers" not in frame.columns:
+        return F.lit(None).cast("binary")
+    name = f"__{'key' if column == 'key' else 'value'}_schema_id"
+    return F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
 
 
 def encode(column: Column | str, writer: Writer) -> Column:
@@ -124,8 +134,8 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy) -> Callable[...,
         try:
             task = _Decoding(reader, operator)
             dropped = 0
-            for values, topics, partitions, offsets in batches:
-                records, poison = task.decode(values.to_pylist(), arrow.field("record").type)
+            for values, schemas, topics, partitions, offsets in batches:
+                records, poison = task.decode(_framed(values, schemas, reader), arrow.field("record").type)
                 task.flush()
                 if on_poison == "drop":
                     dropped += len(poison)
@@ -154,6 +164,17 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy) -> Callable[...,
     # Nondeterministic, so that Spark evaluates it once, as a clonos.udf.
     once: Callable[..., Column] = _arrow_udf(decode_batches, spark).asNondeterministic()
     return once
+
+
+def _framed(values: pa.Array, schemas: pa.Array, reader: Reader) -> list[bytes | None]:
+    """The values, each after the schema that its header names, as in the registry's wire format without headers."""
+    plain: list[bytes | None] = values.to_pylist()
+    if schemas.null_count == len(schemas) or not (reader.registry or getattr(reader, "framed", False)):
+        return plain
+    return [
+        value if value is None or schema is None else schema + value
+        for value, schema in zip(plain, schemas.to_pylist(), strict=True)
+    ]
 
 
 class _Decoding:
@@ -199,11 +220,11 @@ class _Decoding:
         if self._scope is not None:
             self._scope.flush()
 
-    def _schema(self, number: int, *, serialized: bool = False) -> Any:
+    def _schema(self, number: SchemaKey, *, serialized: bool = False) -> Any:
         url = self._registry or ""
         key = xxhash.xxh3_128_digest(f"clonos.formats {url} {number}".encode())
         if key in self._unknown or (self._scope is not None and self._scope.find(key) is not None):
-            raise UnknownSchema(f"The id {number} is not in the registry {url}.")
+            raise UnknownSchema(f"{named(number)} is not in the registry {url}.")
         try:
             return registry_at(url).schema(number, serialized=serialized)
         except UnknownSchema:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import ssl
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlparse
@@ -30,17 +31,26 @@ _NO_SUBJECT: Final = {40400, 40401, 40402}
 _REFUSED: Final = {409, 422}
 MAGIC: Final = 0
 HEADER: Final = 5
+_MAGIC_OF_GUID: Final = 1
+_GUID_HEADER: Final = 17
+SchemaKey = int | uuid.UUID
+"""What identifies a schema in the registry: its id, or its GUID."""
 
 
 class UnknownSchema(Exception):
     """The registry has no schema with this id."""
 
 
+def named(number: SchemaKey) -> str:
+    """How messages name a schema; those of a replay must be the same."""
+    return f"The {'GUID' if isinstance(number, uuid.UUID) else 'id'} {number}"
+
+
 class SchemaSource(Protocol):
     """A function with which a task looks up the schema of an id."""
 
-    def __call__(self, number: int, *, serialized: bool = False) -> Schema:
-        """The schema with the id `number`; `serialized` as in `Registry.schema`."""
+    def __call__(self, number: SchemaKey, *, serialized: bool = False) -> Schema:
+        """The schema with the id or GUID `number`; `serialized` as in `Registry.schema`."""
 
 
 class Pins:
@@ -114,12 +124,18 @@ class Registry:
         self._url = url
         self._client = _client(url, settings)
 
-    def schema(self, number: int, *, serialized: bool = False) -> Schema:
-        """The schema with the id `number`. A Protobuf schema is text, or with `serialized` a descriptor in base64."""
+    def schema(self, number: SchemaKey, *, serialized: bool = False) -> Schema:
+        """The schema with the id or GUID `number`. A Protobuf schema is text, or with `serialized` a
+        descriptor in base64.
+        """
         fmt = "serialized" if serialized else None
-        schema: Schema = self._ask(
-            lambda: self._client.get_schema(number, fmt=fmt), _UNKNOWN_SCHEMA, f"The id {number}"
-        )
+
+        def look_up() -> Schema:
+            if isinstance(number, uuid.UUID):
+                return self._client.get_schema_by_guid(str(number), fmt=fmt)
+            return self._client.get_schema(number, fmt=fmt)
+
+        schema: Schema = self._ask(look_up, _UNKNOWN_SCHEMA, named(number))
         return schema
 
     def version(self, subject: str, version: int | None) -> RegisteredSchema:
@@ -198,15 +214,17 @@ def header(number: int) -> bytes:
     return bytes([MAGIC]) + number.to_bytes(4, "big")
 
 
-def split(value: bytes) -> tuple[int, bytes]:
-    """Split a record in the registry's wire format into the schema id and the rest.
+def split(value: bytes) -> tuple[SchemaKey, bytes]:
+    """Split a record in the registry's wire format into the schema's id or GUID and the rest.
 
     Raises:
         ValueError: The record is not in this format.
     """
-    if len(value) < HEADER or value[0] != MAGIC:
-        raise ValueError("does not start with the registry's magic byte and a schema id")
-    return int.from_bytes(value[1:HEADER], "big"), value[HEADER:]
+    if len(value) >= HEADER and value[0] == MAGIC:
+        return int.from_bytes(value[1:HEADER], "big"), value[HEADER:]
+    if len(value) >= _GUID_HEADER and value[0] == _MAGIC_OF_GUID:
+        return uuid.UUID(bytes=value[1:_GUID_HEADER]), value[_GUID_HEADER:]
+    raise ValueError("does not start with the registry's magic byte and a schema id, and has no header with one")
 
 
 @contextlib.contextmanager

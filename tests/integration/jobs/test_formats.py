@@ -9,6 +9,7 @@ import re
 import signal
 import struct
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +206,33 @@ def _descriptor(made: Any) -> str:
     import base64
 
     return base64.b64encode(made.DESCRIPTOR.file.serialized_pb).decode()
+
+
+@pytest.mark.ci
+def test_schemas_in_headers(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, registry: StubRegistry
+) -> None:
+    """Keys and values of one topic: with the id before the bytes, and with the GUID in a header."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    number = registry.register(f"{name}-value", record_schema(name))
+    guid = b"\1" + uuid.UUID(int=number).bytes
+    producer = Producer(client_config(kafka))
+    in_headers = [("__key_schema_id", guid), ("__value_schema_id", guid)]
+    producer.produce(source, key=header(number) + b"\2", value=header(number) + b"\4")
+    producer.produce(source, key=b"\6", value=b"\x08", headers=[("n", b"1"), *in_headers])
+    producer.produce(source, key=guid + b"\x0a", value=None, headers=[("n", None)])
+    assert producer.flush(30) == 0
+
+    def job(ctx: JobContext) -> None:
+        values = ctx.decode(ctx.source(source), Avro(subject=f"{name}-value"))
+        both = ctx.decode(values, Avro(subject=f"{name}-value"), column="key", into="of_key")
+        ctx.sink(
+            both.select(F.to_json(F.struct("of_key.id", F.col("record.id").alias("value"))).alias("value")), topic=out
+        )
+
+    run_job(job, name)
+    got = [json.loads(record.value() or b"") for record in read_committed(kafka, out)]
+    assert got == [{"id": 1, "value": 2}, {"id": 3, "value": 4}, {"id": 5}]
 
 
 @clonos.service

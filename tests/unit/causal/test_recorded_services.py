@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import datetime as dt
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from scopes import counted, recorder, replaying, slowly, task
 
@@ -257,3 +261,126 @@ def test_map_raises_the_first_failure() -> None:
     ask, _ = counted(lambda x: 1 // x, concurrency=4)
     with task_scope(task()), pytest.raises(ZeroDivisionError):
         ask.map([3, 0, 1])
+
+
+# Coroutines
+
+
+def test_an_async_service_is_called_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is recorded, and a client of an event loop may be kept between calls."""
+    loops = set()
+
+    @clonos.service(concurrency=4)
+    async def ask(word: str) -> dt.datetime:
+        loops.add(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        return clonos.now() if word == "now" else dt.datetime.now(dt.UTC)
+
+    first = task()
+    with task_scope(first):
+        answers = ask.map(["a", "b", "now"])
+        assert answers[2] == clonos.now(), "the coroutine runs in the context of the call"
+    assert len(loops) == 1
+    second = replaying(first, monkeypatch)
+    with task_scope(second):
+        assert ask.map(["a", "b", "now"]) == answers
+    assert (second.recorded, second.replayed) == (0, 3)
+
+
+def test_an_async_service_may_call_another_one() -> None:
+    @clonos.service
+    async def inner(word: str) -> str:
+        await asyncio.sleep(0)
+        return word.upper()
+
+    @clonos.service
+    async def outer(word: str) -> str:
+        return inner(word) + "!"
+
+    with task_scope(task()) as current:
+        assert outer("a") == "A!"
+    assert current.recorded == 2
+
+
+def test_an_async_service_is_cancelled_at_its_timeout() -> None:
+    cancelled = threading.Event()
+
+    @clonos.service(timeout=0.05)
+    async def ask() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return ""
+
+    with task_scope(task()), pytest.raises(ServiceTimedOut):
+        ask()
+    assert cancelled.wait(10)
+
+
+@pytest.mark.parametrize("error", [ValueError, TimeoutError, SystemExit, KeyboardInterrupt])
+def test_a_failing_coroutine_is_a_failing_call(error: type[BaseException]) -> None:
+    """The loop serves the next call, also after SystemExit."""
+
+    @clonos.service(timeout=30)
+    async def ask(fails: bool) -> str:
+        if fails:
+            raise error("no")
+        return "yes"
+
+    with task_scope(task()):
+        with pytest.raises(ServiceError, match=error.__name__):
+            ask(True)
+        assert ask(False) == "yes"
+
+
+# Values of numpy and pandas
+
+
+@pytest.mark.parametrize(
+    ("answer", "plain"),
+    [
+        (np.float64(1.5), 1.5),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (np.arange(3), [0, 1, 2]),
+        ({"score": np.float64(0.5), "labels": [np.int64(1), (np.int8(2),)]}, {"score": 0.5, "labels": [1, [2]]}),
+        ({np.int64(1): np.array([[1.5]])}, {1: [[1.5]]}),
+        (pd.Timestamp("2024-05-01T10:16Z"), dt.datetime(2024, 5, 1, 10, 16, tzinfo=dt.UTC)),
+        (pd.NA, None),
+        (pa.scalar(5), 5),
+    ],
+)
+def test_answers_of_numpy_are_recorded(answer: object, plain: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `model.predict` returns them."""
+    ask = clonos.service(lambda: answer)
+    first = task()
+    with task_scope(first):
+        assert ask() == plain
+    with task_scope(replaying(first, monkeypatch)):
+        assert ask() == plain
+
+
+def test_a_number_of_numpy_fits_the_annotation() -> None:
+    @clonos.service
+    def ask() -> int:
+        return np.int64(3)  # type: ignore[return-value]
+
+    with task_scope(task()):
+        assert type(ask()) is int
+
+
+def test_integers_of_pandas_are_plain_arguments() -> None:
+    """A null beside an integer changes neither the argument nor the key of its answer."""
+    ask, calls = counted(lambda *_: "a")
+    with task_scope(task()) as current:
+        ask.map(pd.Series([5, None], dtype="Int64"))
+        ask.map(pd.Series([5]))
+        ask(5)
+    assert calls == [(5,), (None,)]
+    assert [type(call[0]) for call in calls] == [int, type(None)]
+    assert current.recorded == 2

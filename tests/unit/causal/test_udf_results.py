@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+import clonos
 from clonos.carried_errors import CarriedError, uncarry
+from clonos.causal.operator_task import OperatorTask
 from clonos.causal.udf import _run
-from clonos.errors import JobCodeError
+from clonos.errors import JobCodeError, SpecError
 
 
 def results(function: Any, arrow_type: pa.DataType, *rows: Any) -> list[Any]:
@@ -41,6 +44,58 @@ def test_a_value_of_another_type_is_named() -> None:
 def test_a_number_above_64_bits_is_named() -> None:
     with pytest.raises(CarriedError, match="is no int64"):
         results(lambda row: row << 70, pa.int64(), 1)
+
+
+def invalid(*values: bytes) -> pa.Array:
+    """Text as Spark sends it: `cast("string")` keeps bytes that are not UTF-8."""
+    array = pa.array(values, pa.binary())
+    return pa.StringArray.from_buffers(len(array), array.buffers()[1], array.buffers()[2])
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "shown"),
+    [
+        (invalid(b"ok", b"bad-\xff"), "t of row 1", r"b'bad-\xff' is not valid UTF-8"),
+        (pa.StructArray.from_arrays([invalid(b"ok", b"\xff")], ["m"]), "t.m of row 1", r"b'\xff' is not valid UTF-8"),
+        (pa.ListArray.from_arrays([0, 1, 2], invalid(b"ok", b"\xff")), "t[0] of row 1", r"b'\xff'"),
+        (pa.array([0, 253_402_300_800_000_000], pa.timestamp("us", "UTC")), "t of row 1", "253402300800000000"),
+        (pa.array([0, 2_932_897], pa.int32()).cast(pa.date32()), "t of row 1", "2932897"),
+    ],
+)
+def test_values_that_python_cannot_hold_are_named(column: pa.Array, names: str, shown: str) -> None:
+    batches = iter([(pa.array(["a", "b"]), column)])
+    with pytest.raises(CarriedError) as raised:
+        list(
+            _run(lambda *row: row, "shout", ("k", "t"), batches, pa.string(), struct=False, counters=SimpleNamespace())
+        )
+    error = uncarry(str(raised.value))
+    assert type(error) is JobCodeError
+    assert f"The UDF shout cannot read {names} of its task: " in error.what
+    assert shown in error.what
+    assert "make_valid_utf8" in error.hint
+
+
+def test_a_batch_that_pandas_cannot_hold_is_named() -> None:
+    def batches() -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"t": ["a", "b"]})
+        yield pd.DataFrame({"t": invalid(b"bad-\xff").to_pandas()})
+
+    with pytest.raises(CarriedError) as raised:
+        list(OperatorTask("shout", SimpleNamespace()).stream(None, lambda frames: frames, batches()))
+    error = uncarry(str(raised.value))
+    assert type(error) is JobCodeError
+    assert (
+        "The operator shout cannot read its input after row 2 of its task: 'Unknown error: Wrapping bad" in error.what
+    )
+
+
+@pytest.mark.parametrize("wrap", [clonos.udf("long"), clonos.pandas_udf("long"), clonos.operator])
+def test_an_async_function_is_no_operator(wrap: Any) -> None:
+    async def later(row: int) -> int:
+        return row
+
+    with pytest.raises(SpecError, match="later is an async def"):
+        wrap(later)
 
 
 def test_results_that_fit_pass() -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import pickle
 import secrets
+import uuid
 from decimal import Decimal
 from typing import Any
 
@@ -147,6 +148,89 @@ def test_json_requires_not_null_fields(pins: Pins) -> None:
             decoded(reader, value)
 
 
+MINUTE = dt.datetime(2024, 5, 1, 10, 16, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024-05-01T10:16Z", MINUTE),
+        ("2024-05-01T12:16+02:00", MINUTE),
+        ("2024-05-01T12:16:00+02", MINUTE),
+        ("2024-05-01T12:16:00+0200", MINUTE),
+        ("2024-05-01T12:16+02", MINUTE),
+        ("2024-05-01T10:16:00,5Z", MINUTE + dt.timedelta(milliseconds=500)),
+        ("2024-05-01T10:16:00.1234565Z", MINUTE + dt.timedelta(microseconds=123457)),
+        ("2024-05-01t10:16z", MINUTE),
+        ("2024-05-01 10:16", MINUTE),
+    ],
+)
+def test_json_times_of_other_producers(pins: Pins, text: str, expected: dt.datetime) -> None:
+    """Java leaves out seconds that are zero."""
+    reader = Json().reader(ddl(at=T.TimestampType()), pins)
+    assert decoded(reader, json.dumps({"at": text}).encode()) == {"at": expected}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2024-05-01", "2024-05-01T10", "2024-13-01T10:16Z", "2024-05-01T10:16.5Z", "10000-01-01T10:16Z", "10:16Z", ""],
+)
+def test_other_texts_are_no_times(pins: Pins, text: str) -> None:
+    with pytest.raises(ValueError, match=r"at `\$\.at`"):
+        decoded(Json().reader(ddl(at=T.TimestampType()), pins), json.dumps({"at": text}).encode())
+
+
+def test_json_times_without_an_offset(pins: Pins) -> None:
+    reader = Json().reader(ddl(at=T.TimestampNTZType()), pins)
+    assert decoded(reader, b'{"at":"2024-05-01T10:16"}') == {"at": MINUTE.replace(tzinfo=None)}
+    with pytest.raises(ValueError, match="at"):
+        decoded(reader, b'{"at":"2024-05-01T10:16Z"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("7.0", 7), ("7e0", 7), ("-0.0", 0), ("9007199254740993.0", 2**53 + 1), ("1e18", 10**18)]
+)
+def test_whole_numbers_with_a_fraction_of_zero(pins: Pins, text: str, expected: int) -> None:
+    kinds = ddl(id=T.LongType(), more=T.ArrayType(T.LongType()))
+    assert decoded(Json().reader(kinds, pins), f'{{"id":{text},"more":[{text}]}}'.encode()) == {
+        "id": expected,
+        "more": [expected],
+    }
+
+
+@pytest.mark.parametrize("text", ["7.5", "1e19", "1e400", "1e999999999", "true", '"7.0"'])
+def test_other_numbers_are_no_long(pins: Pins, text: str) -> None:
+    with pytest.raises(ValueError, match=r"at `\$\.id`"):
+        decoded(Json().reader(ddl(id=T.LongType()), pins), f'{{"id":{text}}}'.encode())
+
+
+@pytest.mark.parametrize("frames", [0, 300, 800])
+def test_nesting_does_not_depend_on_the_depth_of_calls(pins: Pins, frames: int) -> None:
+    """A task decides as another process did, whatever calls its decoding."""
+    reader = Json().reader(ddl(id=T.LongType()), pins)
+
+    def nested_in(frames: int, value: bytes) -> Any:
+        return nested_in(frames - 1, value) if frames else reader.open(registry_at("mock://none").schema)(value)
+
+    def deep(levels: int) -> bytes:
+        return b'{"id":1,"text":"' + b"[" * 2000 + b'","more":' + b"[" * levels + b"]" * levels + b"}"
+
+    assert nested_in(frames, deep(899)) == {"id": 1}
+    with pytest.raises(Undecodable, match="deeper than 900"):
+        nested_in(frames, deep(900))
+
+
+def test_deep_avro_is_poison_instead_of_the_end_of_the_process(pins: Pins) -> None:
+    chain = {"type": "record", "name": "Chain", "fields": [{"name": "next", "type": ["null", "Chain"]}]}
+    avro = Avro(avsc=json.dumps({"type": "record", "name": "R", "fields": [{"name": "chain", "type": chain}]}))
+    start = avro.writer("c-value", pins).open()({"chain": {"next": None}})[:5]
+    reader = Avro().reader(ddl(id=T.LongType()), pins)
+    assert decoded(reader, start + b"\2" * 100 + b"\0") == {"id": None}
+    for levels in (2_000, 100_000):
+        with pytest.raises(Undecodable, match="nested too deep"):
+            decoded(reader, start + b"\2" * levels + b"\0")
+
+
 @given(st.dictionaries(st.sampled_from(["a", "b"]), st.none() | st.integers(-(2**63), 2**63 - 1)))
 def test_json_round_trip(record: dict[str, Any]) -> None:
     none = Pins("", {})
@@ -193,6 +277,10 @@ def record_of(**fields: Any) -> str:
         {"name": name, "type": kind} if not isinstance(kind, tuple) else kind[0] for name, kind in fields.items()
     ]
     return json.dumps({"type": "record", "name": "R", "fields": members})
+
+
+def _decimal(precision: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2}
 
 
 def test_avro_decodes_all_versions_with_the_pinned_schema(pins: Pins, url: str) -> None:
@@ -260,6 +348,7 @@ def test_avro_record_with_a_json_schema_is_poison(pins: Pins, url: str) -> None:
         (Avro(avsc=record_of(a=["int", "string"])), None, "the record.a is a union"),
         (Avro(avsc=record_of(next=["null", "R"])), None, "recursive"),
         (Avro(subject="nowhere"), None, "not in the registry"),
+        (Avro(avsc=record_of(a=_decimal(50))), None, "the record.a is a decimal of 50 digits"),
         (Avro(registry="mock://me:secret@x"), ddl(a=T.LongType()), "holds credentials"),
         (Avro(), ddl(a=T.DayTimeIntervalType()), "interval"),
     ],
@@ -352,6 +441,49 @@ def test_damaged_protobuf_is_poison(pins: Pins, body: bytes) -> None:
 @given(st.lists(st.integers(0, 2**20), min_size=1, max_size=5).map(tuple))
 def test_message_indexes_round_trip(path: tuple[int, ...]) -> None:
     assert as_protobuf._read_indexes(as_protobuf._indexes(path) + b"rest") == (path, b"rest")
+
+
+# Schemas in headers, and by GUID
+
+
+def guid_of(url: str, number: int) -> bytes:
+    """The GUID of a schema, as Confluent Platform 8 writes it: after the magic byte 1."""
+    [guid] = [known.guid for known in client(url)._store.schema_guid_index.values() if known.schema_id == number]  # type: ignore[attr-defined]
+    return b"\1" + uuid.UUID(guid).bytes
+
+
+@pytest.mark.parametrize("column", ["value", "key"])
+@pytest.mark.parametrize("place", ["prefix", "header"])
+@pytest.mark.parametrize("kind", ["avro", "protobuf", "json"])
+def test_schemas_by_guid(pins: Pins, url: str, kind: str, place: str, column: str) -> None:
+    formats: dict[str, Any] = {
+        "avro": Avro(avsc=record_of(id="long")),
+        "protobuf": Protobuf(ORDER_PROTO),
+        "json": Json(framed=True, json_schema='{"type":"object"}'),
+    }
+    prefix = 6 if kind == "protobuf" else 5
+    value = formats[kind].writer("g-value", pins).open()({"id": 7})
+    start = guid_of(url, 1) + (b"\0" if kind == "protobuf" else b"")
+    reader = formats[kind].reader(ddl(id=T.LongType()), pins)
+    in_header = place == "header"
+    values = pa.array([value[prefix:] if in_header else start + value[prefix:], value, None], pa.binary())
+    headers = pa.array([start if in_header else None, None, start], pa.binary())
+    task = columns._Decoding(reader, "decode")
+    records, poison = task.decode(columns._framed(values, headers, reader), to_arrow_type(reader.spark_type))
+    assert poison == {}
+    assert records.to_pylist() == [{"id": 7}, {"id": 7}, None]
+
+
+def test_headers_do_not_change_json_without_a_registry(pins: Pins) -> None:
+    reader = Json().reader(ddl(id=T.LongType()), pins)
+    assert columns._framed(pa.array([b"{}"]), pa.array([b"\1"]), reader) == [b"{}"]
+
+
+def test_an_unknown_guid_is_poison(pins: Pins) -> None:
+    task = columns._Decoding(Avro().reader(ddl(id=T.LongType()), pins), "decode")
+    _, poison = task.decode([b"\1" + bytes(16) + b"\2", b"\1\2\3"], pa.struct([("id", pa.int64())]))
+    assert poison[0] == ("UnknownSchema", f"The GUID {uuid.UUID(int=0)} is not in the registry {pins.registry}.")
+    assert "no header" in poison[1][1]
 
 
 # The registry
