@@ -148,7 +148,8 @@ class AvroReader:
                 text = _with_references(schema, registry_at(self.registry))
                 parsed = fastavro.parse_schema(json.loads(text))
                 writer = writers[number] = (parsed, _is_recursive(parsed, ()))
-            return convert(_read(*writer, reader, body))
+            parsed, recursive = writer
+            return convert(_read(parsed, recursive, reader, body))
 
         return decode
 

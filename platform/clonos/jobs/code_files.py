@@ -10,13 +10,16 @@ import ast
 import contextlib
 import hashlib
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping
+from importlib.machinery import all_suffixes
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from clonos.errors import JobNotImportable
 
 # Known by their versions, also where they are installed beside the job file.
 _LIBRARIES: Final = ("clonos", "pyspark", "pandas", "pyarrow", "numpy")
@@ -41,21 +44,88 @@ def code_files(path: Path, *, outputs: Collection[Path] = ()) -> dict[str, str]:
     Returns:
         File name (relative to the folder) → hash; ``package NAME`` → version, for installed packages.
 
+    Raises:
+        JobNotImportable: A module is not Python, or a file cannot be read.
+
     Example:
         >>> code_files(Path("examples/wordcount/job.py"))
         {'job.py': '5c1e8a0f2b7d4e63', 'package clonos': '0.1.0', 'package pyspark': '4.2.0'}
     """
     folder = path.parent
-    finder = ModuleFinder(path=[str(folder)], excludes=list(_LIBRARIES))
-    finder.run_script(str(path))
-    loaded = (getattr(module, "__file__", None) for module in finder.modules.values())
-    modules = {Path(file).resolve() for file in loaded if file}
-    sources = {file for file in modules if file.is_relative_to(folder)}
-    named = {file for source in sources if source.suffix == ".py" for file in _named_files(source, folder)}
+    trees, imported = _modules(path)
+    sources = {file for file in map(Path.resolve, trees) if file.is_relative_to(folder)}
+    named = {file for source, tree in trees.items() for file in _named_files(tree, source, folder)}
     named -= {file for file in named if file.suffix in _WRITTEN} | {file.resolve() for file in outputs}
     parts = {file.relative_to(folder).as_posix(): _file_hash(file) for file in sorted(sources | named)}
-    imported = {name.partition(".")[0] for name in finder.badmodules} - sys.stdlib_module_names
-    return parts | _versions(imported | set(_LIBRARIES))
+    return parts | _versions(imported - sys.stdlib_module_names | set(_LIBRARIES))
+
+
+def _modules(path: Path) -> tuple[dict[Path, ast.Module], set[str]]:
+    """The job file and the modules below its folder that it imports, and the names of its other imports."""
+    trees: dict[Path, ast.Module] = {}
+    others: set[str] = set()
+    pending = [(path, path.parent)]
+    while pending:
+        file, package = pending.pop()
+        if file in trees:
+            continue
+        tree = trees[file] = _parsed(file)
+        for name, base in _imports(tree, package, path.parent):
+            found, complete = _found(name, base)
+            pending += found
+            if not complete and base == path.parent:
+                others.add(name.partition(".")[0])
+    return trees, others
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        if file.suffix != ".py":
+            file.open("rb").close()  # a compiled module
+            return ast.Module([], [])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the job's code, such as invalid escapes
+            return ast.parse(file.read_bytes())
+    except OSError as error:
+        raise JobNotImportable(f"{file} cannot be read: {error.strerror}.") from error
+    except SyntaxError as error:
+        raise JobNotImportable(f"{file}, line {error.lineno}, does not import: SyntaxError: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise JobNotImportable(f"{file} does not import: {type(error).__name__}: {error}") from error
+
+
+def _imports(tree: ast.Module, package: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The names that a module of the folder `package` imports, each with the folder from which Python searches it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, folder) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [folder, package, *package.parents][min(node.level, len(package.parents) + 1)]
+            if base.is_relative_to(folder):
+                prefix = f"{node.module}." if node.module else ""
+                yield from ((prefix + alias.name, base) for alias in node.names)
+
+
+def _found(name: str, base: Path) -> tuple[list[tuple[Path, Path]], bool]:
+    """The files of a module and of the packages around it, below `base`, each with the folder of its package; and
+    whether all parts of `name` were found: the last may be an attribute, or the module is not the job's.
+
+    A package without ``__init__.py`` has no file.
+    """
+    files: list[tuple[Path, Path]] = []
+    package = base
+    if name.partition(".")[0] in _LIBRARIES:
+        return files, False
+    for part in name.split("."):
+        inner = package / part
+        candidates = [inner / "__init__.py", *(package / f"{part}{suffix}" for suffix in all_suffixes())]
+        file = next(filter(Path.is_file, candidates), None)
+        if file is not None:
+            files.append((file, file.parent))
+        elif not inner.is_dir():
+            return files, False
+        package = inner
+    return files, True
 
 
 def short_hash(data: bytes) -> str:
@@ -64,8 +134,11 @@ def short_hash(data: bytes) -> str:
 
 
 def _file_hash(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()[:_DIGITS]
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()[:_DIGITS]
+    except OSError as error:
+        raise JobNotImportable(f"{file}, which the job's code names, cannot be read: {error.strerror}.") from error
 
 
 def code_hash(parts: Mapping[str, str]) -> str:
@@ -73,18 +146,20 @@ def code_hash(parts: Mapping[str, str]) -> str:
     return short_hash(msgspec.json.encode(sorted(parts.items())))
 
 
-def _named_files(source: Path, folder: Path) -> Iterator[Path]:
+def _named_files(tree: ast.Module, source: Path, folder: Path) -> Iterator[Path]:
     """The files below `folder` whose names a module holds as text, relative to its own folder or to `folder`."""
-    for node in ast.walk(ast.parse(source.read_bytes())):
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         name = node.value
         if not 0 < len(name) <= _LONGEST_NAME or "\n" in name or "\0" in name:
             continue
         for base in (source.parent, folder):
-            file = (base / name).resolve()
-            if file.is_relative_to(folder) and file.is_file():
-                yield file
+            # Not every text can be a file's name: a lone surrogate, too many bytes, a loop of symbolic links.
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                file = (base / name).resolve()
+                if file.is_relative_to(folder) and file.is_file():
+                    yield file
 
 
 def _versions(modules: set[str]) -> dict[str, str]:

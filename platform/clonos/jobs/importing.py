@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
+import functools
 import importlib.util
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -38,8 +40,8 @@ def import_file(path: Path) -> ModuleType:
     if path.suffix != ".py":
         raise JobFileInvalid(f"{path} is not a Python file.")
     name = "clonos_job_" + "".join(c if c.isalnum() else "_" for c in path.stem)
-    loader = importlib.machinery.SourceFileLoader(name, str(path))
-    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(name, loader, origin=str(path)))
+    loader = SourceFileLoader(name, str(path))
+    module = importlib.util.module_from_spec(ModuleSpec(name, loader, origin=str(path)))
     module.__file__ = str(path)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -56,6 +58,41 @@ def import_file(path: Path) -> ModuleType:
         raise kind(f"{path}{line_in(path, error)} does not import: {_described(error)}") from error
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
+
+
+def check_names(folder: Path) -> None:
+    """Refuse a Python file or package of a job that Python workers would import instead of a module of their own.
+
+    Workers search the job's folder first. A file with the name of a module that they do not import harms nobody.
+
+    Raises:
+        JobFileInvalid: There is such a file; the error names it.
+    """
+    rest = [entry for entry in sys.path if Path(entry or ".").resolve() != folder]
+    own = {
+        path.name.partition(".")[0]: path
+        for path in folder.iterdir()
+        if (path.name.isidentifier() and (path / "__init__.py").is_file())
+        or (path.suffix == ".py" and path.stem.isidentifier() and path.is_file())
+    }
+    doubtful = [name for name in own if name in sys.stdlib_module_names or PathFinder.find_spec(name, rest) is not None]
+    for name in sorted(set(doubtful) & _modules_of_workers() if doubtful else ()):
+        raise JobFileInvalid(
+            f"{own[name]} has the name of the module {name}, which Python workers import: they would get this file.",
+            hint=f"rename {own[name].name} and run the job again.",
+        )
+
+
+@functools.cache
+def _modules_of_workers() -> frozenset[str]:
+    """The modules that a worker imports from files before any code of a job."""
+    listing = (
+        "import sys, clonos.spark.daemon\n"
+        "for name, module in list(sys.modules.items()):\n"
+        "    if '.' not in name and getattr(getattr(module, '__spec__', None), 'has_location', False): print(name)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", listing], capture_output=True, text=True, check=False)
+    return frozenset(done.stdout.split())
 
 
 def _forget(names: set[str], folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from clonos.errors import JobFileInvalid, SpecError
 from clonos.jobs.code_files import code_files, code_hash
 from clonos.jobs.definition import Job
-from clonos.jobs.importing import import_file
+from clonos.jobs.importing import check_names, import_file
 from clonos.jobs.spec import JobSpec, read_spec
 
 
@@ -49,6 +49,7 @@ def load_job(path: Path) -> Job:
         return replace(inner, spec=_merged(inner.spec, spec))
     if not path.is_file():
         raise missing_job_file(path)
+    check_names(path.parent)
     module = import_file(path)
     jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
     if not jobs:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clonos.driver.code_identity import changed_parts, code_parts
+from clonos.errors import JobFileInvalid, JobNotImportable
 from clonos.jobs.code_files import code_files, code_hash
 from clonos.jobs.definition import Job
 from clonos.jobs.loading import load_job
@@ -57,6 +59,112 @@ def test_a_changed_file_of_the_job_changes_the_hash(job: Path, write: Write, nam
     after = code_files(job)
     assert code_hash(after) != code_hash(before)
     assert changed_parts(before, after) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("from spaced.deep import g", {"spaced/deep.py"}),
+        ("import spaced.deep", {"spaced/deep.py"}),
+        ("from spaced import deep", {"spaced/deep.py"}),
+        ("import vendored.used", {"vendored/__init__.py", "vendored/used.py"}),
+        ("from vendored import used", {"vendored/__init__.py", "vendored/used.py"}),
+        ("from vendored.relative import a", {"vendored/__init__.py", "vendored/relative.py", "vendored/used.py"}),
+        ("from .helper import a", {"helper.py", "vendored/__init__.py", "vendored/used.py"}),
+        ("from ....helper import a", set()),
+        ("import os.path, json, nowhere", set()),
+        ("def f():\n    import helper", {"helper.py", "vendored/__init__.py", "vendored/used.py"}),
+    ],
+)
+def test_imported_modules_belong_to_the_job(job: Path, write: Write, text: str, files: set[str]) -> None:
+    """Also those of a folder without ``__init__.py``, a namespace package."""
+    write("spaced/deep.py", "def g(v):\n    return v\n")
+    write("vendored/relative.py", "from .used import a\nfrom . import missing\n")
+    write("job.py", text)
+    found = {name for name in code_files(job) if not name.startswith("package ")}
+    assert found == files | {"job.py"}
+
+
+@pytest.mark.parametrize(
+    "literal",
+    ["\\ud800", "\\0", "x" * 300, "é" * 200, "/" * 250, "loop", "loop/x", "..", ".", "", "a/" * 120, "\\udcff.bin"],
+    ids=str.__len__,
+)
+def test_text_that_cannot_name_a_file(job: Path, write: Write, literal: str) -> None:
+    (job.parent / "loop").symlink_to("loop")
+    write("job.py", f'TEXT = "{literal}"\nMODEL = "model.bin"\n')
+    found = {name for name in code_files(job) if not name.startswith("package ")}
+    assert found == {"job.py", "model.bin"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("def (:\n", r"inside\.py, line 1, does not import: SyntaxError"),
+        ("a = 1\0\n", r"inside\.py.* does not import"),
+        ("# coding: nowhere\n", r"inside\.py.* does not import"),
+        ("a = " + "(" * 5000, r"inside\.py.* does not import"),
+    ],
+    ids=["syntax", "nul", "encoding", "nesting"],
+)
+def test_a_module_that_is_not_python_is_named(job: Path, write: Write, content: str, message: str) -> None:
+    """It is imported inside a function only, so the job file itself imports."""
+    write("job.py", "def f():\n    import inside\n")
+    write("inside.py", content)
+    with pytest.raises(JobNotImportable, match=message):
+        code_files(job)
+
+
+@pytest.mark.parametrize("name", ["inside.py", "model.bin"])
+def test_a_file_that_cannot_be_read_is_named(job: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *args: Any, **options: Any) -> Any:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: path.open("rb").read())
+    with pytest.raises(JobNotImportable, match=rf"{name}.* cannot be read: Permission denied"):
+        code_files(job)
+
+
+JOB_OF_NAMES = """
+import clonos
+
+@clonos.job(name="named")
+def named(ctx):
+    pass
+"""
+
+
+@pytest.mark.parametrize("name", ["logging.py", "random.py", "types.py"])
+def test_a_job_file_that_workers_would_import_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(JOB_OF_NAMES)
+    with pytest.raises(JobFileInvalid, match=rf"{name} has the name of the module"):
+        load_job(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["token.py", "email/__init__.py", "pandas.py"])
+def test_a_helper_that_workers_would_import_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "job.py").write_text(JOB_OF_NAMES)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(JobFileInvalid, match=rf"{name.partition('/')[0]} has the name of the module"):
+        load_job(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["statistics.py", "kafka.py", "utils.py", "email/notes.py", "token.txt", "my-job.v2.py"]
+)
+def test_a_harmless_name_is_allowed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "job.py").write_text(JOB_OF_NAMES)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(JOB_OF_NAMES)
+    assert load_job(tmp_path).spec.name == "named"
+    if name.endswith(".py") and "/" not in name:
+        assert load_job(tmp_path / name).spec.name == "named"
 
 
 @pytest.mark.parametrize("name", ["unrelated.py", "vendored/unused.py", "notes.txt"])
