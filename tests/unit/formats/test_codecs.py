@@ -206,7 +206,7 @@ def test_other_numbers_are_no_long(pins: Pins, text: str) -> None:
 
 @pytest.mark.parametrize("frames", [0, 300, 800])
 def test_nesting_does_not_depend_on_the_depth_of_calls(pins: Pins, frames: int) -> None:
-    """A task decides as another process did, whatever calls its decoding."""
+    """A task decides as another process did, at any depth of calls."""
     reader = Json().reader(ddl(id=T.LongType()), pins)
 
     def nested_in(frames: int, value: bytes) -> Any:
