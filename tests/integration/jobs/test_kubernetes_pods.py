@@ -23,7 +23,7 @@ SCHEMAS: Final = "1.37"
 
 def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> None:
     with StubKubernetes() as kubernetes:
-        pods = {"image": "r/executor:1", "namespace": "clonos", "serviceAccount": "clonos-executor"}
+        pods = {"image": "r/executor:1", "namespace": "clonos-jobs", "serviceAccount": "clonos-executor"}
         conf = {
             "spark.driver.host": "127.0.0.1",
             "spark.kubernetes.driver.pod.name": "clonos-agent-0",
@@ -72,6 +72,7 @@ def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> N
             _check_pod(pod)
         for resource in kubernetes.created:
             kubernetes_validate.validate(resource, SCHEMAS, strict=True)
+            _check_policy(resource)
         assert kubernetes.requests <= _allowed()
 
 
@@ -89,6 +90,21 @@ def _check_pod(pod: dict[str, Any]) -> None:
     variables = {each["name"]: each.get("value", "") for each in container["env"]}
     assert variables["_SPARK_AUTH_SECRET"]
     assert "127.0.0.1" in variables["SPARK_DRIVER_URL"]
+
+
+def _check_policy(resource: dict[str, Any]) -> None:
+    """What the admission policy of `accounts.yaml` demands."""
+    if resource["kind"] == "ConfigMap":
+        assert resource["metadata"]["name"].startswith("spark-")
+        return
+    assert "spark-app-selector" in resource["metadata"]["labels"]
+    for volume in resource["spec"].get("volumes", []):
+        settings = volume.get("configMap", {"name": ""})["name"]
+        assert settings.startswith("spark-") or "emptyDir" in volume, volume
+    for container in (*resource["spec"]["containers"], *resource["spec"].get("initContainers", [])):
+        assert "envFrom" not in container
+        for variable in container["env"]:
+            assert "valueFrom" not in variable or "fieldRef" in variable["valueFrom"], variable
 
 
 def _allowed() -> set[tuple[str, str]]:

@@ -23,6 +23,8 @@ VERSION: Final = "1.37"
 KUSTOMIZATION: Final[dict[str, Any]] = yaml.safe_load((BASE / "kustomization.yaml").read_text())
 TEMPLATE: Final = "executor-pod.yaml"
 PODS: Final = frozenset({"Deployment", "StatefulSet"})
+JOBS: Final = "clonos-jobs"
+CLUSTER_WIDE: Final = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -53,21 +55,50 @@ def test_a_wrong_field_is_noticed() -> None:
         kubernetes_validate.validate(wrong, VERSION, strict=True)
 
 
-def test_all_manifests_are_applied_in_one_namespace() -> None:
+def test_the_namespaces_separate_jobs_from_the_control_plane() -> None:
     others = {"kustomization.yaml", TEMPLATE}
     assert {path.name for path in BASE.glob("*.yaml")} == {*KUSTOMIZATION["resources"], *others}
-    namespaces = {
-        each["metadata"].get("namespace") for _, each in manifests() if each["kind"] not in {"Namespace", "Pod"}
+    namespaces: dict[str, set[str]] = {}
+    for _, each in manifests():
+        if each["kind"] not in {"Namespace", "Pod", *CLUSTER_WIDE}:
+            namespaces.setdefault(each["metadata"]["namespace"], set()).add(each["metadata"]["name"])
+    assert namespaces == {
+        "clonos": {"clonos-control-plane"},
+        JOBS: {"clonos-agent", "clonos-agents", "clonos-executor", "clonos-executors", "clonos-driver"},
     }
-    assert namespaces == {"clonos"}
-    the("Namespace", "clonos")
+    for name in namespaces:
+        the("Namespace", name)
+    (generated,) = KUSTOMIZATION["configMapGenerator"]
+    assert generated["namespace"] == JOBS, "kubectl would put it into the namespace default"
+    secrets = {each["secret"]["secretName"] for each in POD["volumes"] if "secret" in each}
+    assert secrets == {"clonos-agent-tokens"}
+
+
+def test_an_agent_mounts_its_own_token_only() -> None:
+    (container,) = POD["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tokens"]
+    assert mount["subPathExpr"] == "$(POD_NAME)"
+    assert f"--token-file={mount['mountPath']}" in container["args"]
+
+
+def test_a_policy_limits_what_drivers_start() -> None:
+    policy, binding = (the(kind, "clonos-driver") for kind in CLUSTER_WIDE)
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    (granted,) = [set().union(*(rule["resources"] for rule in the("Role", "clonos-driver")["rules"]))]
+    assert set(rule["resources"]) == granted, "all that the role grants"
+    (condition,) = policy["spec"]["matchConditions"]
+    assert f"'system:serviceaccount:{JOBS}:{POD['serviceAccountName']}'" in condition["expression"]
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    assert binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": JOBS
+    }
 
 
 def test_the_cluster_file_fits_the_manifests() -> None:
     cluster = read_cluster(FOLDER / "cluster.yaml").spec
     assert cluster.kubernetes is not None
     the("ServiceAccount", cluster.kubernetes.service_account)
-    assert cluster.kubernetes.namespace == "clonos", "drivers own executors of their namespace only"
+    assert cluster.kubernetes.namespace == JOBS, "drivers own executors of their namespace only"
     template = Path(cluster.kubernetes.pod_template)
     (mount,) = [each for each in POD["containers"][0]["volumeMounts"] if each["mountPath"] == str(template.parent)]
     (volume,) = [each for each in POD["volumes"] if each["name"] == mount["name"]]
@@ -106,17 +137,22 @@ def test_agents_and_probes_reach_the_control_plane() -> None:
     assert the("PodDisruptionBudget", "clonos-control-plane")["spec"]["selector"]["matchLabels"] == labels
     policy = the("NetworkPolicy", "clonos-control-plane")["spec"]
     assert policy["podSelector"]["matchLabels"] == labels
-    assert {"podSelector": {"matchLabels": AGENT["template"]["metadata"]["labels"]}} in policy["ingress"][0]["from"]
+    agents = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": JOBS}},
+        "podSelector": {"matchLabels": AGENT["template"]["metadata"]["labels"]},
+    }
+    assert agents in policy["ingress"][0]["from"]
     (address,) = [argument for argument in POD["containers"][0]["args"] if argument.startswith("--api=")]
     (container,) = CONTROL_PLANE["template"]["spec"]["containers"]
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     port = container["ports"][0]["containerPort"]
-    assert address == f"--api=https://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    name = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+    assert address == f"--api=https://{name}:{service['spec']['ports'][0]['port']}"
     assert port == ApiSettings.model_fields["port"].default
     fields = {f"CLONOS_API__{name.upper()}" for name in ApiSettings.model_fields}
     assert {name for name in variables if name.startswith("CLONOS_API__")} <= fields
     allowed = json.loads(variables["CLONOS_API__ALLOWED_HOSTS"])
-    assert service["metadata"]["name"] in allowed
+    assert name in allowed
     for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[kind]["httpGet"]["httpHeaders"] == [{"name": "Host", "value": "localhost"}]
         assert container[kind]["httpGet"]["scheme"] == "HTTPS"
@@ -169,6 +205,8 @@ def test_kustomize_builds_the_overlay(pytestconfig: pytest.Config) -> None:
     images = {container["image"] for pod in pods for container in [*pod["containers"], *pod.get("initContainers", [])]}
     assert all(image.startswith("registry.example.org/") for image in images)
     (agents,) = [resource["spec"] for resource in resources if resource["kind"] == "StatefulSet"]
-    assert agents["replicas"] == 3
+    assert agents["replicas"] == AGENT["replicas"], "as cluster.yaml names them"
+    (settings,) = [resource["metadata"] for resource in resources if resource["kind"] == "ConfigMap"]
+    assert settings["namespace"] == JOBS
     variables = {each["name"] for each in agents["template"]["spec"]["containers"][0]["env"]}
     assert variables >= {"POD_NAME", "CLONOS_KAFKA__SECURITY_PROTOCOL"}, "the patch adds to the base"
