@@ -62,6 +62,7 @@ def repartition_state(spark: SparkSession, checkpoint: str, partitions: int) -> 
     Raises:
         Py4JJavaError, PySparkException: Spark refuses the state or the checkpoint, or the work failed.
     """
+    spark._jsparkSession.streams()  # creates the coordinator of state stores, which otherwise the first query does
     spark._streamingCheckpointManager.repartition(checkpoint, partitions)
 
 
