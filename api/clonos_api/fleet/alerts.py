@@ -20,6 +20,7 @@ AlertName = Literal[
     "KafkaUnavailable",
     "DeadLetters",
     "JobWithoutStandby",
+    "LateRowsDropped",
     "HostLost",
     "TokenExpires",
     "DiskNearlyFull",
@@ -38,6 +39,7 @@ MEANINGS: Final[dict[AlertName, str]] = {
     "KafkaUnavailable": "Kafka does not answer the drivers of jobs.",
     "DeadLetters": "The job publishes records to its dead-letter topics.",
     "JobWithoutStandby": "No standby of the job is READY on another host.",
+    "LateRowsDropped": "The job dropped rows because their watermark had passed.",
     "HostLost": "The host sends no heartbeats.",
     "TokenExpires": "A token in use expires within a week, and was not replaced.",
     "DiskNearlyFull": "The disk with the control plane's SQLite database has little free space.",
@@ -128,6 +130,16 @@ def _of_jobs(board: Board) -> Iterator[Alert]:
                 f"No standby of {line.name} is READY on another host: a failure leads to a cold restart.",
                 f"`clonos standby ls --job {line.name}` shows its standbys.",
                 STANDBY_HOLD_S,
+            )
+        if line.late is not None:
+            yield Alert(
+                f"LateRowsDropped/{line.id}",
+                "LateRowsDropped",
+                "warning",
+                {"job_name": line.name},
+                line.late.since,
+                f"{line.name} dropped rows behind its watermark, {line.late.rows} so far: its output lacks them.",
+                f"`clonos job inspect {line.name}` shows which query.",
             )
 
 

@@ -14,7 +14,7 @@ from clonos.standby.states import StandbyState
 from clonos.units import parse_duration
 from clonos_api.fleet.facts import Facts, queries_of
 from clonos_api.fleet.forecasts import Estimates, forecast_of
-from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Line, Proof, Seat, Stall
+from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Late, Line, Proof, Seat, Stall
 from clonos_api.fleet.stalls import computes_first_epoch, stall_of
 from clonos_api.store.tables import JobRow, RecoveryRow
 
@@ -22,6 +22,8 @@ from clonos_api.store.tables import JobRow, RecoveryRow
 _STAYS_OPEN: Final = timedelta(minutes=5)
 # A cold start takes less; a longer transition needs attention.
 _CHANGES_OVER: Final = timedelta(minutes=2)
+# Rows that were dropped are gone: the alert lasts until none was dropped for this time.
+_LATE_FOR: Final = timedelta(minutes=15)
 _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
 # A job that needs longer to read what is unread is behind.
 _BEHIND_S: Final = 60.0
@@ -70,6 +72,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Li
         epochs=_epochs(job),
         dead_letters=bool(rates.dead_letters),
         first=first,
+        late=_late(job, facts.at),
     )
 
 
@@ -127,6 +130,14 @@ def _seats(job: JobRow, facts: Facts) -> list[Seat]:
     seats += [Seat(standby.host, "standby", standby.state) for standby in facts.standbys.get(job.id, [])]
     unreachable = facts.disconnected | facts.lost
     return [Seat(seat.host, seat.role, DISCONNECTED) if seat.host in unreachable else seat for seat in seats]
+
+
+def _late(job: JobRow, at: datetime) -> Late | None:
+    """The late rows of a job whose queries dropped some in the last minutes."""
+    newest = max((query["late_at"] for query in queries_of(job) if query.get("late_at")), default=None)
+    if newest is None or at - datetime.fromisoformat(newest) > _LATE_FOR:
+        return None
+    return Late(datetime.fromisoformat(newest), sum(query.get("late_rows", 0) for query in queries_of(job)))
 
 
 def _last(row: RecoveryRow) -> Last:

@@ -80,6 +80,14 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """Late rows that Spark dropped: `since` is the end of the newest epoch with some, `rows` their number so far."""
+
+    since: datetime
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """The row of one job."""
 
@@ -106,13 +114,14 @@ class Line:
     hint: str = ""  # what to do about `failure`
     dead_letters: bool = False  # it has published some in the last minutes
     first: bool = False  # its newest driver has finished no epoch yet, and may have input
+    late: Late | None = None  # None: no late rows were dropped in the last minutes
 
     def shape(self) -> Line:
-        """The line with restarts, lag, published records, epochs and the time until a standby is READY cleared, because
+        """The line with restarts, lag, published records, late rows, epochs and the time until a standby is READY cleared, because
         these change constantly.
         """
         forecast = replace(self.forecast, ready_in_s=None) if self.forecast is not None else None
-        return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast, epochs=())
+        return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast, epochs=(), late=None)
 
     def at(self, host: str) -> tuple[Seat, ...]:
         """The job's driver and standbys on the host with this name."""

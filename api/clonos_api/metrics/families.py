@@ -50,6 +50,8 @@ _JOB_COUNTERS: Final = (
     ("clonos_lanes_skipped", "Lanes that a replay skipped because they were published.", "skipped_lanes"),
     ("clonos_lanes_diverged", "Lanes whose replay differs from the published records.", "diverged_lanes"),
     ("clonos_dead_letters", "Records published as dead letters.", "dead_letters"),
+    ("clonos_dropped_records", "Poison records that were dropped, as the job requested.", "dropped"),
+    ("clonos_late_rows", "Rows that Spark's stateful steps dropped behind the watermark.", "late_rows"),
     ("clonos_determinants_recorded", "Determinants written to the causal log.", "recorded_determinants"),
     ("clonos_determinants_recorded_bytes", "Bytes of recorded determinants in the causal log.", "recorded_bytes"),
     ("clonos_determinants_replayed", "Determinants that replays read from the causal log.", "replayed_determinants"),

@@ -277,6 +277,8 @@ class _Ingestion:
         for name, figure in figures.items():
             if name in query:
                 query[name] += figure
+        if figures["late_rows"]:
+            query["late_at"] = done.at.isoformat()
         operators = query["operators"]
         for operator, tally in done.operators.items():
             if operator in operators or len(operators) < _OPERATORS:

@@ -180,7 +180,8 @@ def _head(status: JobStatus, now: float) -> Text:
 
 def _columns(status: JobStatus) -> list[tuple[str, str]]:
     """Title and key of each column; counters that are usually zero appear once they are not."""
-    rare = [("skipped", "skipped_lanes"), ("diverged", "diverged_lanes"), ("dead", "dead_letters"), ("drop", "dropped")]
+    rare = [("skipped", "skipped_lanes"), ("diverged", "diverged_lanes"), ("dead", "dead_letters")]
+    rare += [("drop", "dropped"), ("late", "late_rows")]
     return [
         ("query", "query"),
         ("epoch", "epoch"),
@@ -276,7 +277,8 @@ def ending(status: JobStatus, *, now: float | None = None) -> Text:
         f"{summary['records_in']:,} records read",
         f"{summary['records_out']:,} published",
     ]
-    for key, label in (("dead_letters", "dead letters"), ("dropped", "dropped"), ("skipped_lanes", "lanes skipped")):
+    rare = {"dead_letters": "dead letters", "dropped": "dropped", "late_rows": "late rows dropped"}
+    for key, label in (*rare.items(), ("skipped_lanes", "lanes skipped")):
         if summary[key]:
             figures.append(f"{summary[key]:,} {label}")
     if summary["restarts"]:

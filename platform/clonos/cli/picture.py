@@ -159,7 +159,7 @@ def _lag(metrics: Metrics) -> int | None:
 def _queries(metrics: Metrics) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("query")
-    for title in ("epoch", "records in", "out", "in/s", "out/s", "p50", "p99", "lag", "replayed", "skipped", "dead"):
+    for title in ("epoch", "records in", "out", "in/s", "out/s", "p50", "p99", "lag", "replayed", "skipped", "dead", "late"):
         table.add_column(title, justify="right")
     for name, query in sorted(metrics.queries.items()):
         table.add_row(
@@ -175,6 +175,7 @@ def _queries(metrics: Metrics) -> Table:
             number(query.replayed_determinants),
             number(query.skipped_lanes),
             number(query.dead_letters),
+            number(query.late_rows),
         )
     return table
 

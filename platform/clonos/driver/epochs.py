@@ -55,7 +55,7 @@ from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
 from clonos.resolve_command import new_code_command
-from clonos.spark.internals import batch_partitions, executed_plan, running_query
+from clonos.spark.internals import batch_partitions, executed_plan, late_rows, running_query
 from clonos.spark.repeatable_kafka import finished_topics, take_latencies
 from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit, error_fields
@@ -356,6 +356,7 @@ class EpochRunner:
             dead_letters=sum(report.dead_letters for report in reports),
             # The replay of a committed epoch only audits: its dropped records were reported when it was committed.
             dropped=0 if begun.committed else dropped,
+            late_rows=0 if begun.committed else late_rows(self._spark, self._jquery),
             duration_ms=round((time.monotonic() - begun.started) * 1000),
             spans=spans,
             operators={operator: tally._asdict() for operator, tally in operators.items()},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,12 +19,13 @@ from pyspark.sql.pandas.types import to_arrow_type
 from clonos.carried_errors import carry, carrying
 from clonos.causal import exact
 from clonos.causal.naming import operator_name
-from clonos.causal.scope import TaskScope, open_task_scope
+from clonos.causal.scope import TaskScope, current_epoch, open_task_scope
 from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
 from clonos.formats.poison import COLUMN, POISON, UDF_NAME, DropCount, Policy, drops
 from clonos.formats.registry import SchemaKey, UnknownSchema, named, registry_at
 from clonos.log.records import Determinant
+from clonos.units import parse_duration
 
 _SOURCE: Final = ("topic", "partition", "offset")
 _MESSAGE_CHARACTERS: Final = 500
@@ -30,8 +33,55 @@ _MESSAGE_CHARACTERS: Final = 500
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
+class Bound(NamedTuple):
+    """The longest time by which a field of a record may be after the time of its epoch."""
+
+    event_time: str
+    ahead_s: float
+
+    @classmethod
+    def of(cls, event_time: str, ahead: str, record: T.StructType) -> Self:
+        """Check and parse the arguments of `ctx.decode`.
+
+        Raises:
+            SpecError: The record has no such field of type ``timestamp``, or `ahead` is not a duration.
+        """
+        if event_time not in record.names or not isinstance(record[event_time].dataType, T.TimestampType):
+            raise SpecError(
+                f"event_time={event_time!r} is not a field of type timestamp; the record has "
+                f"{record.simpleString()[:_MESSAGE_CHARACTERS]}.",
+                hint="name a field of the record itself, and declare it as timestamp in schema=.",
+            )
+        try:
+            return cls(event_time, parse_duration(ahead))
+        except ValueError as error:
+            raise SpecError(f"max_ahead: {error}.") from error
+
+    def poison(self, records: pa.Array) -> dict[int, tuple[str, str]]:
+        """Index → cause of the records beyond the bound. A replay decides the same: the epoch's time is in its plan."""
+        epoch = current_epoch()
+        if epoch is None:
+            return {}
+        latest = dt.datetime.fromtimestamp(epoch.timestamp_ms / 1000 + self.ahead_s, dt.UTC)
+        times = records.field(self.event_time).to_pylist()
+        text = f"is after {latest.isoformat(timespec='milliseconds')}, the time of the epoch and max_ahead"
+        return {
+            index: ("FutureEventTime", f"{self.event_time}={at.isoformat()} {text}")
+            for index, at in enumerate(times)
+            if at is not None and at > latest
+        }
+
+
 def decode(
-    frame: DataFrame, reader: Reader, number: int, *, column: str, into: str, on_poison: Policy, dead_letters: str
+    frame: DataFrame,
+    reader: Reader,
+    number: int,
+    *,
+    column: str,
+    into: str,
+    on_poison: Policy,
+    dead_letters: str,
+    bound: Bound | None = None,
 ) -> DataFrame:
     """Decode `column` into the struct column `into`; the policy ``dead-letter`` adds the column ``poison``.
 
@@ -43,6 +93,7 @@ def decode(
         into: Name of the struct column.
         on_poison: Policy for records that cannot be decoded.
         dead_letters: The dead-letter topic.
+        bound: The bound of the records' event times; None: there is none.
 
     Raises:
         SpecError: `frame` lacks columns of the source, or has one of the new columns already.
@@ -59,7 +110,7 @@ def decode(
         )
     verdict = f"_verdict_{number}"
     judged = frame.withColumn(
-        verdict, _decode_udf(reader, number, on_poison)(column, _schema_header(frame, column), *_SOURCE)
+        verdict, _decode_udf(reader, number, on_poison, bound)(column, _schema_header(frame, column), *_SOURCE)
     )
     decoded = judged.withColumn(into, F.col(f"{verdict}.record"))
     failed = F.col(f"{verdict}.error").isNotNull()
@@ -118,7 +169,7 @@ def _encoded(write: Callable[[dict[str, Any]], bytes], row: dict[str, Any] | Non
 _arrow_udf: Callable[..., Any] = cast("Any", arrow_udf)
 
 
-def _decode_udf(reader: Reader, number: int, on_poison: Policy) -> Callable[..., Column]:
+def _decode_udf(reader: Reader, number: int, on_poison: Policy, bound: Bound | None) -> Callable[..., Column]:
     spark = T.StructType(
         [
             T.StructField("record", reader.spark_type),
@@ -136,6 +187,10 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy) -> Callable[...,
             dropped = 0
             for values, schemas, topics, partitions, offsets in batches:
                 records, poison = task.decode(_framed(values, schemas, reader), arrow.field("record").type)
+                if bound is not None and (ahead := bound.poison(records)):
+                    poison |= ahead
+                    mask = pa.array([index in ahead for index in range(len(values))])
+                    records = pc.if_else(mask, pa.scalar(None, records.type), records)
                 task.flush()
                 if on_poison == "drop":
                     dropped += len(poison)

@@ -156,6 +156,8 @@ class JobContext:
         into: str = "record",
         on_poison: Policy = "fail",
         dead_letters: str | None = None,
+        event_time: str | None = None,
+        max_ahead: str | None = None,
     ) -> DataFrame:
         """Decode the records of a source into a struct column.
 
@@ -170,6 +172,10 @@ class JobContext:
                 ``poison``, null or the record. Select ``poison`` for the sink too, or pass the returned DataFrame as
                 ``dead_letters=`` to `sink`.
             dead_letters: The dead-letter topic, for the policy ``dead-letter``.
+            event_time: Field of the record, of type ``timestamp``, that a watermark uses.
+            max_ahead: Longest time, such as ``5min``, by which `event_time` may be after the time of the epoch. A
+                record beyond it is a poison record: one wrong clock could otherwise move the watermark, and Spark would
+                drop all rows of the right clocks as late.
 
         Returns:
             `frame` with the column `into`, and with ``poison`` for the policy ``dead-letter``.
@@ -191,7 +197,10 @@ class JobContext:
             raise SpecError("on_poison='dead-letter' and dead_letters='<topic>' belong together.")
         if dead_letters is not None and topics_missing(self.kafka, [dead_letters]):
             raise unlisted_topics_error(self.kafka, "dead-letter", [dead_letters], ())
+        if (event_time is None) != (max_ahead is None):
+            raise SpecError("event_time='<field>' and max_ahead='<duration>' belong together.")
         reader = format.reader(_struct(schema), self.pins)
+        bound = columns.Bound.of(event_time, max_ahead, reader.spark_type) if event_time and max_ahead else None
         self._decodes += 1
         if dead_letters is not None:
             self.dead_letter_topics[f"{UDF_NAME}{self._decodes}"] = dead_letters
@@ -203,6 +212,7 @@ class JobContext:
             into=into,
             on_poison=on_poison,
             dead_letters=dead_letters or "",
+            bound=bound,
         )
 
     def encode(self, column: Column | str, format: Format, *, subject: str | None = None) -> Column:  # noqa: A002

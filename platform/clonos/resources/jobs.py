@@ -497,6 +497,8 @@ class QueryMetrics(Resource):
         recorded_bytes: Bytes of the query's determinants in the causal log.
         dropped: Number of poison records (undecodable input) that were dropped, as the job requested; `dead_letters`:
             number of those that a dead-letter topic received.
+        late_rows: Number of rows that stateful steps of Spark dropped because the watermark had passed; of an
+            aggregation the groups of each partition. `late_at`: end of the newest epoch that dropped any.
         operators: Determinants of each operator.
         lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
         waiting_since: Time at which the control plane received the first report of unread records after the newest
@@ -522,6 +524,8 @@ class QueryMetrics(Resource):
     skipped_lanes: int = 0
     dead_letters: int = 0
     dropped: int = 0
+    late_rows: int = 0
+    late_at: Moment | None = None
     operators: dict[str, OperatorMetrics] = Field(default_factory=dict)
     lag: dict[str, int] = Field(default_factory=dict)
     lag_at: Moment | None = None

@@ -24,6 +24,18 @@ def executed_plan(spark: SparkSession, query: Any) -> str:
     return text
 
 
+def late_rows(spark: SparkSession, query: Any) -> int:
+    """The rows that stateful steps of the newest epoch of a running query dropped, because the watermark had passed.
+
+    An aggregation counts the groups of each partition instead of the rows, because it adds them up before it drops.
+    0 if they cannot be read: the epoch is published, and must not fail for its figures.
+    """
+    try:
+        return int(jvm_of(spark).clonos.PlanTree.lateRows(query))
+    except Py4JError:
+        return 0
+
+
 def batch_partitions(frame: DataFrame) -> int:
     """Number of partitions of the DataFrame that Spark passes to ``foreachBatch``.
 

@@ -34,7 +34,8 @@ def level_of(event: _Fields) -> str:
     if name in _ERRORS or (name == "epoch" and event.get("diverged_lanes")):
         return "error"
     silent = name == "kafka" and event.get("silent_since") is not None
-    return "warning" if silent or name in _WARNINGS else "info"
+    loses = name == "epoch" and bool(event.get("late_rows"))
+    return "warning" if silent or loses or name in _WARNINGS else "info"
 
 
 def text_of(event: _Fields) -> str:
@@ -76,7 +77,8 @@ def _value(value: Any) -> str:
 def _epoch(event: _Fields) -> str:
     parts = [f"{event['records_in']} records in, {event['records_out']} out"]
     counts = {"skipped_lanes": "lanes skipped", "diverged_lanes": "lanes diverged", "dead_letters": "dead letters"}
-    counts |= {"dropped": "records dropped", "replayed_determinants": "determinants replayed"}
+    counts |= {"dropped": "records dropped", "late_rows": "late rows dropped"}
+    counts |= {"replayed_determinants": "determinants replayed"}
     parts += [f"{event[name]} {text}" for name, text in counts.items() if event.get(name)]
     replay = "replay of epoch" if event.get("replay") else "epoch"
     return f"{replay} {event['epoch']} of {event['query']}: {', '.join(parts)}, {event['duration_ms']:.0f} ms"

@@ -35,6 +35,7 @@ FIGURES: Final = (
     "diverged_lanes",
     "dead_letters",
     "dropped",
+    "late_rows",
 )
 
 

@@ -332,7 +332,7 @@ def _continues(block: str, line: str) -> bool:
 def _is_routine(fields: Mapping[str, Any]) -> bool:
     if fields.get("event") == "lag":
         return True
-    exceptional = ("replay", "diverged_lanes", "skipped_lanes", "dead_letters", "dropped")
+    exceptional = ("replay", "diverged_lanes", "skipped_lanes", "dead_letters", "dropped", "late_rows")
     return (
         fields.get("event") == "epoch"
         and _number(fields.get("epoch")) is not None

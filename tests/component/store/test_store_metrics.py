@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from clonos.resources.jobs import OperatorMetrics
+from clonos_api.fleet.facts import read_facts
+from clonos_api.fleet.forecasts import Estimates
+from clonos_api.fleet.health import line_of
 from clonos_api.store import (
     counters,
     jobs,
@@ -74,6 +78,27 @@ async def test_records_wait_since_the_first_report_after_an_epoch(database: Data
     assert second > first
     file.write_event("lag", query="out", topics={"in": 0}, partitions={})
     assert await waiting_since() is None
+
+
+async def test_late_rows_are_counted_and_reported_for_a_while(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.epoch(0)
+    file.epoch(1, late_rows=3)
+    late_at = file.at - 0.1
+    file.epoch(2, late_rows=2)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        query = (job.metrics or {})["queries"]["out"]
+        assert (await counters.of_job(session, job.id))["late_rows"] == query["late_rows"] == 5
+        newest = datetime.fromisoformat(query["late_at"])
+        assert newest.timestamp() > late_at
+        for seconds, rows in ((60, 5), (3600, None)):
+            facts = replace(await read_facts(session), at=newest + timedelta(seconds=seconds))
+            late = line_of(job, facts, Estimates(), None).late
+            assert (late.rows if late is not None else None) == rows
 
 
 async def test_open_transactions_are_recorded(database: Database) -> None:

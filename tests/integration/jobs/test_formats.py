@@ -297,6 +297,67 @@ def test_fail_names_the_record_and_loses_nothing(
     assert ids(kafka, out) == [1, 2]
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_wrong_clock_moves_the_watermark_or_is_a_dead_letter(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, bounded: bool
+) -> None:
+    """After an event of the future Spark drops the rows of right clocks: they are counted. A bound keeps it out."""
+    source, out, dead = make_topic(1, "in"), make_topic(1, "out"), make_topic(1, "dead")
+    now = int(time.time())
+
+    def feed(*seconds: int) -> None:
+        times = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + second)) for second in seconds)
+        produce(kafka, source, [(0, json.dumps({"at": at}).encode()) for at in times])
+
+    def job(ctx: JobContext) -> None:
+        bound: Any = {"event_time": "at", "max_ahead": "5min"} if bounded else {}
+        records = ctx.decode(
+            ctx.source(source), Json(), schema="at timestamp", on_poison="dead-letter", dead_letters=dead, **bound
+        )
+        times = records.where("record is not null").select("record.at").withWatermark("at", "10 seconds")
+        counts = times.groupBy(F.window("at", "1 day")).count()
+        value = F.to_json(F.struct("*")).alias("value")
+        ctx.sink(counts.select(value), topic=out, mode="update", dead_letters=records)
+
+    feed(-7300, 200_000)  # the second by a wrong clock
+    run_job(job, name)
+    feed(*range(-7200, -7180))
+    run_job(job, name)
+    counted = sum(json.loads(row.value() or b"{}")["count"] for row in read_committed(kafka, out))
+    letters = [dict(letter.headers() or []) for letter in read_committed(kafka, dead)]
+    late = [event["late_rows"] for event in run_job.events_of("epoch")]
+    if bounded:
+        assert not any(late)
+        assert counted > 20
+        assert [letter["clonos.error.class"] for letter in letters] == [b"FutureEventTime"]
+        assert letters[0]["clonos.error.message"].startswith(b"at=")
+    else:
+        assert (sum(late), late[0]) == (1, 0), "Spark drops the group of the rows, and not each row"
+        assert (counted, letters) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"event_time": "at"}, "belong together"),
+        ({"event_time": "id", "max_ahead": "5min"}, "not a field of type timestamp"),
+        ({"event_time": "no", "max_ahead": "5min"}, "not a field of type timestamp"),
+        ({"event_time": "at", "max_ahead": "5"}, "has no unit"),
+    ],
+)
+def test_a_bound_that_cannot_be_used_is_refused(
+    run_job: Any, name: str, make_topic: MakeTopic, arguments: Any, error: str
+) -> None:
+    source = make_topic(1, "in")
+
+    def job(ctx: JobContext) -> None:
+        ctx.decode(ctx.source(source), Json(), schema="id long, at timestamp", **arguments)
+
+    with pytest.raises(SpecError, match=error):
+        run_job(job, name)
+
+
 @pytest.mark.usefixtures("partition_lanes")
 def test_drop_counts_once_through_a_lost_worker(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path

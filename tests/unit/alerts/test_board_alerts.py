@@ -10,7 +10,7 @@ import pytest
 from clonos_api.fleet import Board, Dependencies, Forecast, Head, Last, Line, Stall
 from clonos_api.fleet.alerts import alerts_of
 from clonos_api.fleet.banner import banner_of
-from clonos_api.fleet.lines import ExpiringToken, Proof
+from clonos_api.fleet.lines import ExpiringToken, Late, Proof
 
 AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
 GOOD = Line(
@@ -68,6 +68,12 @@ def test_a_failed_verification_is_an_alert_of_a_job_that_publishes() -> None:
     (alert,) = alerts_of(board(replace(GOOD, health="weak", proof=proof))).values()
     assert (alert.name, alert.severity) == ("OutputContradicted", "critical")
     assert not alerts_of(board(replace(GOOD, proof=replace(proof, contradicted=False))))
+
+
+def test_late_rows_are_an_alert_of_a_job_that_publishes() -> None:
+    (alert,) = alerts_of(board(replace(GOOD, late=Late(AT, 7)))).values()
+    assert (alert.name, alert.severity, alert.labels) == ("LateRowsDropped", "warning", {"job_name": "words"})
+    assert "7 so far" in alert.summary
 
 
 def test_hosts_and_kafka() -> None:

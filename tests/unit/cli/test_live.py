@@ -204,6 +204,7 @@ def test_the_summary_has_all_totals() -> None:
         "diverged_lanes": 0,
         "dead_letters": 6,
         "dropped": 0,
+        "late_rows": 0,
         "restarts": 0,
     }
 

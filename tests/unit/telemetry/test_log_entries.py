@@ -102,6 +102,7 @@ def test_an_event_of_another_version_has_its_fields() -> None:
         ({"event": "kafka", "silent_since": 1.0, "brokers": 1, "under_replicated": 0}, "warning"),
         ({"event": "kafka", "silent_since": None, "brokers": 1, "under_replicated": 0}, "info"),
         ({**EPOCH, "diverged_lanes": 1}, "error"),
+        ({**EPOCH, "late_rows": 1}, "warning"),
     ],
 )
 def test_the_level_of_an_event_without_one(fields: dict[str, object], level: str) -> None:
@@ -372,7 +373,7 @@ def test_normal_epochs_are_collapsed() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"replay": True}, {"diverged_lanes": 1}, {"skipped_lanes": 1}, {"dead_letters": 2}, {"dropped": 1}]
+    "fields", [{"replay": True}, {"diverged_lanes": 1}, {"skipped_lanes": 1}, {"dead_letters": 2}, {"dropped": 1}, {"late_rows": 1}]
 )
 def test_an_unusual_epoch_is_not_collapsed(fields: dict[str, object]) -> None:
     shown = collapse_epochs(parse(epoch(1), epoch(2), epoch(3, **fields), epoch(4), epoch(5)))

@@ -9,12 +9,14 @@ import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
+import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution;
 import scala.jdk.javaapi.CollectionConverters;
 
 /** The executed plan of an epoch as text for Python: one call of Py4J in place of seven for each node. */
 public final class PlanTree {
   private static final ObjectMapper JSON = new ObjectMapper();
+  private static final String LATE = "numRowsDroppedByWatermark"; // Spark's metric
 
   private PlanTree() {}
 
@@ -25,6 +27,20 @@ public final class PlanTree {
    */
   public static String of(StreamExecution query) throws JsonProcessingException {
     return JSON.writeValueAsString(tree(query.lastExecution().executedPlan()));
+  }
+
+  /** The rows that the stateful steps of a running query's newest epoch dropped, because they were behind the watermark. */
+  public static long lateRows(StreamExecution query) {
+    return lateRows(query.lastExecution().executedPlan());
+  }
+
+  private static long lateRows(SparkPlan node) {
+    SQLMetric late = CollectionConverters.asJava(node.metrics()).get(LATE);
+    long rows = late != null ? late.value() : 0;
+    for (SparkPlan child : CollectionConverters.asJava(node.children())) {
+      rows += lateRows(child);
+    }
+    return rows;
   }
 
   private static Map<String, Object> tree(SparkPlan node) {
