@@ -1,4 +1,4 @@
-"""A job killed with some lanes committed continues on a different number of cores: same tasks, same answers."""
+"""A job continues on a host with another number of cores, time zone or locale: same tasks, same rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from drivers import JOBS, Feeder, JobRun, caught_up
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-pytestmark = [pytest.mark.full]
-
 LANES = 4  # Spark's default here: twice the cores of the first start
 
 
@@ -26,6 +24,7 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
     run.end()
 
 
+@pytest.mark.full
 @pytest.mark.chaos(
     fault="SIGKILL at a protocol point", target="driver", topology="clonos run, other core count after the restart"
 )
@@ -54,3 +53,53 @@ def test_a_restart_with_other_cores(kafka: KafkaSettings, run: JobRun) -> None:
     assert replay["replayed_determinants"] >= len(before)
     assert len({record["draw"] for record in records}) == len({record["lot"] for record in records}) == len(records)
     eventually(lambda: not has_open_transaction(kafka, run.params["output"]), "no transaction is open")
+
+
+_LOCAL_TIMES = """
+import locale, time
+import clonos
+from pyspark.sql import functions as F
+
+locale.setlocale(locale.LC_ALL, "")
+DEFINED = time.tzname[0]  # the driver's zone, in the closure of the function
+
+
+@F.udf("string")
+def local(at):
+    moment = time.localtime(0)
+    return f"{DEFINED} {moment.tm_hour} {moment.tm_zone} {locale.getlocale()[0]} {at:%H:%M}"
+
+
+@clonos.job(name="zones")
+def zones(ctx):
+    at = F.timestamp_seconds(F.lit(0))
+    # Of the JVM: its default locale decides about the dotless i, its zone about java.util.
+    zone = F.expr("java_method('java.util.TimeZone', 'getDefault')")
+    language = F.expr("java_method('java.util.Locale', 'getDefault')")
+    value = F.concat_ws(" ", local(at), zone.substr(1, 40), language, F.upper(F.lit("i")))
+    ctx.sink(ctx.source(ctx.params["input"]).select(value.alias("value")), topic=ctx.params["output"])
+"""
+
+
+@pytest.mark.turn
+@pytest.mark.chaos(
+    fault="SIGKILL at a protocol point", target="driver", topology="clonos run, other zone and locale after the restart"
+)
+def test_a_restart_in_another_time_zone(kafka: KafkaSettings, run: JobRun, tmp_path: Path) -> None:
+    run.job = tmp_path / "zones.py"
+    run.job.write_text(_LOCAL_TIMES)
+    output = run.params["output"]
+    feeder = Feeder(kafka, run.params["input"], 3)
+    feeder.burst(10)
+    berlin = {"TZ": "Europe/Berlin", "LC_ALL": "C", "LANG": "C", "JAVA_TOOL_OPTIONS": "-Duser.language=tr"}
+    run.start("lane-committed,replay=False:kill", environment=berlin).await_kill()
+    new_york = {"TZ": "America/New_York", "LC_ALL": "POSIX", "JAVA_TOOL_OPTIONS": "-Duser.timezone=Asia/Tokyo"}
+    second = run.start(environment=new_york)
+    feeder.burst(10)
+    eventually(lambda: caught_up(run, output, feeder.sent), "the job continues", timeout_s=90)
+    second.stop_gracefully()
+    (text,) = {(message.value() or b"").decode() for message in read_committed(kafka, output)}
+    assert text.startswith("UTC 0 UTC "), text
+    assert " 00:00 " in text
+    assert text.endswith(" en_US I"), text
+    assert [event["diverged_lanes"] for event in run.events_of("epoch") if event["replay"]] == [0]

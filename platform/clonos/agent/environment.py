@@ -13,10 +13,11 @@ from typing import Final
 from clonos.agent.directories import RunDirectory
 from clonos.agent.process import ATTEMPT, RUN
 from clonos.agent.settings import AgentSettings
+from clonos.host_inputs import ZONE_AND_LOCALE
 
 _NAMES: Final = frozenset(
     {
-        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "JAVA_HOME"),
+        *("PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME"),
         *("XDG_CACHE_HOME", "CLONOS_IVY_SETTINGS", "CLONOS_LOG_LEVEL"),
         *("HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBECONFIG"),  # paths, for clusters
     }
@@ -73,6 +74,7 @@ def base_environment(settings: AgentSettings) -> dict[str, str]:
     """The environment variables of every process that the agent starts."""
     return {
         **{name: value for name, value in os.environ.items() if name in _NAMES or name.upper().startswith(_PREFIXES)},
+        **ZONE_AND_LOCALE,
         "CLONOS_HOME": str(settings.home.absolute()),
         "CLONOS_CACHE": str(settings.cache.absolute()),
         "CLONOS_LOG_FORMAT": "json",

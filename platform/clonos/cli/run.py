@@ -65,6 +65,7 @@ def run(
     from clonos.driver.options import RunOptions
     from clonos.driver.process import run_job
     from clonos.driver.resolutions import RequestedResolution
+    from clonos.host_inputs import fix_zone_and_locale
     from clonos.jobs.cluster import read_cluster
     from clonos.jobs.loading import load_job
     from clonos.settings import Settings
@@ -75,6 +76,7 @@ def run(
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
     with _event_writer(output) as write_line:
+        fix_zone_and_locale()
         loaded = load_job(job)
         with _reporter(
             loaded.spec.name, output, write_line, live=not plain and settings.log_format == "console"

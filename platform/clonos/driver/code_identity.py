@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from clonos.host_inputs import EXECUTOR_ENVIRONMENT, ZONE_AND_LOCALE
 from clonos.jobs.code_files import short_hash
 from clonos.jobs.definition import Job
 from clonos.jobs.secret_refs import RESOLVED_LABEL
 from clonos.telemetry.redaction import looks_secret
 
 _HIDDEN = "hidden"
-_OF_QUERIES = "spark.sql."
+# Of the settings of a cluster, those that can change what a query computes.
+_OF_QUERIES = ("spark.sql.", *(f"{EXECUTOR_ENVIRONMENT}{name}" for name in ZONE_AND_LOCALE))
 # Settings that do not change what a query computes.
 _HARMLESS = ("spark.clonos.", "spark.driver.", "spark.executor.memory", "spark.ui.", "spark.eventLog.", "spark.local.")
 
@@ -28,7 +30,7 @@ def code_parts(job: Job, conf: Mapping[str, str], cluster: Mapping[str, str] | N
         job: The job, with the parameters of this run.
         conf: The Spark configuration of this run, beside that of the specification.
         cluster: The Spark configuration of the cluster. Only its ``spark.sql.`` settings can change what a query
-            computes; the others, such as addresses, change with the cluster.
+            computes, and the zone and locale of executors; the others, such as addresses, change with the cluster.
     """
     spec = job.spec.spec
     parts = dict(job.files) or {"code": job.code}

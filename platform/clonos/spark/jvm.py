@@ -28,6 +28,7 @@ from clonos.embedded.java import java_binary
 from clonos.embedded.layout import render_properties
 from clonos.embedded.spark_java import StartUpCache, spark_flags, spark_home
 from clonos.errors import EnvironmentFault
+from clonos.host_inputs import JVM_FLAGS
 from clonos.spark.classes import classes_jar, ensure_classes
 from clonos.spark.managers import HADOOP_VARIABLES, hadoop_folders
 
@@ -171,6 +172,7 @@ def _java_command(
         # Python uses this variable by itself, a JVM does not.
         *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is created with G1: every collector can load its archive.
+        *JVM_FLAGS,
         *(f"-Xmx{heap_mb}m", *([] if jvm_flags else _collector(heap_mb, options)), *options),
         *("-cp", os.pathsep.join(map(str, class_path))),
     ]

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.errors import ClusterUnavailable, SpecError
+from clonos.host_inputs import EXECUTOR_ENVIRONMENT, ZONE_AND_LOCALE, fix_zone_and_locale
 from clonos.jobs.spec import ExecutorResources
 from clonos.kafka import java_flags
 from clonos.settings import Settings
@@ -97,6 +98,7 @@ SESSION_DEFAULTS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # On by default since 4.1, without authentication.
     "spark.master.rest.enabled": "false",
+    **{f"{EXECUTOR_ENVIRONMENT}{name}": value for name, value in ZONE_AND_LOCALE.items()},
 }
 
 
@@ -192,6 +194,7 @@ def build_session(
         raise SpecError(
             "This process already has a Spark session.", hint="stop it first, or run the job in a process of its own."
         )
+    fix_zone_and_locale()
     master = (conf or {}).get("spark.master", master)
     if cluster is None and not is_local(master):
         cluster = use_master(master, ExecutorResources())

@@ -19,6 +19,7 @@ from clonos.embedded.jars import ensure_jars
 from clonos.errors import SessionIncompatible
 from clonos.faults import DRIVER_GROUP
 from clonos.formats.registry import registry_environment
+from clonos.host_inputs import EXECUTOR_ENVIRONMENT, ZONE_AND_LOCALE
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.classes import ensure_classes
 from clonos.spark.internals import has_class, jvm_of
@@ -67,6 +68,7 @@ def spark_conf(settings: Settings | None = None, *, checkpoint: str = "") -> dic
         **PROMISED,
         **FASTER,
         **SHORT_SOCKETS,
+        **{f"{EXECUTOR_ENVIRONMENT}{name}": value for name, value in ZONE_AND_LOCALE.items()},
         _PLUGINS: GUARD,
         "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}",
     }
@@ -147,6 +149,8 @@ def configure_workers(spark: SparkSession, kafka: KafkaSettings) -> None:
             "The workers of this Spark session are configured for another Kafka cluster, or with other credentials.",
             hint="use one cluster in a program; read other clusters with spark.readStream.",
         )
+    for name, value in ZONE_AND_LOCALE.items():
+        context.environment.setdefault(name, value)
     context.environment.update({**worker_environment(kafka), **registry_environment(), DRIVER_GROUP: str(os.getpgrp())})
     if local_task_failures(context.master) is not None and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable  # otherwise the `python3` of the PATH

@@ -299,6 +299,8 @@ def test_driver_environment_contains_no_secret_of_the_agent(
     for name in ("HTTP_PROXY", "PYTHONPATH", "JAVA_TOOL_OPTIONS"):
         monkeypatch.setenv(name, f"/{canary}")
     monkeypatch.setenv("CLONOS_KAFKA__SASL_USERNAME", "needed")
+    for name, value in {"TZ": "Europe/Berlin", "LC_ALL": "C", "LC_CTYPE": "C"}.items():
+        monkeypatch.setenv(name, value)
     token = tmp_path / "token"
     token.write_text(canary)
     line = b"print(json.dumps([dict(os.environ), sys.argv, os.getcwd(), os.listdir('/proc/self/fd')])); until_stopped()"
@@ -312,6 +314,7 @@ def test_driver_environment_contains_no_secret_of_the_agent(
     assert environment["CLONOS_KAFKA__SASL_USERNAME"] == "needed"
     assert environment["CLONOS_HOME"] == str(tmp_path)
     assert environment["CLONOS_LOG_FORMAT"] == "json"
+    assert (environment["TZ"], environment["LC_ALL"], "LC_CTYPE" in environment) == ("UTC", "C.UTF-8", False)
     assert Path(directory).name == "work"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import zipfile
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.embedded.java import java_binary
 from clonos.errors import EnvironmentFault
+from clonos.host_inputs import ZONE_AND_LOCALE, fix_zone_and_locale
 from clonos.settings import Settings
 from clonos.spark import classes, jvm
 from clonos.spark.classes import ensure_classes
@@ -47,6 +50,30 @@ def test_the_users_thresholds_of_the_compiler_have_precedence(tmp_path: Path) ->
     assert thresholds == ["-XX:Tier4InvocationThreshold=50000", "-XX:Tier4InvocationThreshold=5000"], (
         "the last one counts"
     )
+
+
+def test_the_users_zone_and_locale_have_precedence_over_ours_and_ours_over_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = Jars(*(tmp_path / name for name in ("connector", "broker", "compiler")))
+    command = jvm._java_command(java_binary(), jars, 1024, [], ["-Duser.timezone=Asia/Tokyo"])
+    zones = [option for option in command if option.startswith("-Duser.timezone=")]
+    assert zones == ["-Duser.timezone=UTC", "-Duser.timezone=Asia/Tokyo"], "the last one counts"
+    assert "-Duser.language=en" in command
+    for name, value in ZONE_AND_LOCALE.items():
+        assert session_conf("job", "local[2]", {})[f"spark.executorEnv.{name}"] == value
+    assert session_conf("job", "local[2]", {"spark.executorEnv.TZ": "Asia/Tokyo"})["spark.executorEnv.TZ"] == (
+        "Asia/Tokyo"
+    )
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    monkeypatch.setenv("LC_TIME", "de_DE.UTF-8")
+    monkeypatch.setenv("LC_ALL", "C")
+    fix_zone_and_locale()
+    try:
+        assert (time.localtime(0).tm_hour, os.environ["LC_ALL"], os.environ.get("LC_TIME")) == (0, "C.UTF-8", None)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_hadoops_configuration_is_on_the_class_path_for_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
