@@ -138,6 +138,8 @@ class Settings(BaseSettings):
 
     Attributes:
         home: Directory of checkpoints, logs and the embedded broker's data.
+        scratch: Directory of temporary files of drivers that `clonos run` starts; default ``scratch`` in `home`. It
+            needs room for the rows of an epoch and Spark's blocks.
         cache: Directory of downloads, such as the jars.
         ivy_settings: Ivy settings file, for a mirror of Maven Central.
         log_format: Readable log lines (``console``) or JSON lines (``json``).
@@ -151,6 +153,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="CLONOS_", env_nested_delimiter="__", extra="ignore")
 
     home: Path = Field(default_factory=_default_home)
+    scratch: Path | None = None
     cache: Path = Field(default_factory=_default_cache)
     ivy_settings: Path | None = None
     log_format: Literal["console", "json"] = "console"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.agent.process import RUN
 from clonos.cli.options import TextOutput, pairs
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ def run(
     from clonos.host_inputs import fix_zone_and_locale
     from clonos.jobs.cluster import read_cluster
     from clonos.jobs.loading import load_job
+    from clonos.scratch import own_scratch
     from clonos.settings import Settings
     from clonos.spark.session import Session
     from clonos.standby.standby_driver import wait_for_promotion
@@ -75,7 +78,11 @@ def run(
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
-    with _event_writer(output) as write_line:
+    # An agent has given its driver a folder of the run.
+    scratch = (
+        contextlib.nullcontext() if RUN in os.environ else own_scratch(settings.scratch or settings.home / "scratch")
+    )
+    with scratch, _event_writer(output) as write_line:
         fix_zone_and_locale()
         loaded = load_job(job)
         with _reporter(

@@ -38,6 +38,7 @@ def diagnose(
         "jars": partial(machine.jars, settings),
         "start-up cache": partial(machine.start_up_cache, settings),
         "CLONOS_HOME": partial(machine.home, settings),
+        "open files": machine.open_files,
         "disk": partial(machine.disk, settings),
         "Kafka": partial(kafka.check, settings),
         "control plane": partial(control_plane.check, settings, api, token, context),

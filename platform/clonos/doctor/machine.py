@@ -17,7 +17,8 @@ from clonos.doctor.check import Check, fail, ok, warn
 from clonos.embedded import aot
 from clonos.embedded.jars import cached, checksums, ensure_jars, pinned
 from clonos.embedded.java import ACCEPTED_MAJORS, java_binary, java_major
-from clonos.errors import JavaNotFound
+from clonos.errors import EnvironmentFault, JavaNotFound
+from clonos.host_inputs import raise_file_limit, require_files
 from clonos.settings import Settings
 
 _OLDEST: Final = (3, 11)
@@ -140,6 +141,15 @@ def home(settings: Settings) -> Iterator[Check]:
         )
     else:
         yield ok("CLONOS_HOME", f"{folder} is writable")
+
+
+def open_files() -> Iterator[Check]:
+    """Check that a driver may open enough files."""
+    try:
+        require_files()
+        yield ok("open files", f"a process may open {raise_file_limit():,}")
+    except EnvironmentFault as error:
+        yield fail("open files", error.what, meaning="the JVM of a driver cannot start.", fix=error.hint)
 
 
 def disk(settings: Settings) -> Iterator[Check]:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.errors import ClusterUnavailable, SpecError
-from clonos.host_inputs import EXECUTOR_ENVIRONMENT, ZONE_AND_LOCALE, fix_zone_and_locale
+from clonos.host_inputs import EXECUTOR_ENVIRONMENT, ZONE_AND_LOCALE, fix_zone_and_locale, require_files
 from clonos.jobs.spec import ExecutorResources
 from clonos.kafka import java_flags
 from clonos.settings import Settings
@@ -188,12 +188,13 @@ def build_session(
 
     Raises:
         SpecError: `conf` or `master` would break exactly-once delivery, or this process already has a session.
-        EnvironmentFault: Java, the jars, the JVM or the cluster are unavailable.
+        EnvironmentFault: Java, the jars, the JVM or the cluster are unavailable, or the limit of open files is too low.
     """
     if SparkContext._active_spark_context is not None:
         raise SpecError(
             "This process already has a Spark session.", hint="stop it first, or run the job in a process of its own."
         )
+    require_files()
     fix_zone_and_locale()
     master = (conf or {}).get("spark.master", master)
     if cluster is None and not is_local(master):
