@@ -117,8 +117,8 @@ class Line:
     late: Late | None = None  # None: no late rows were dropped in the last minutes
 
     def shape(self) -> Line:
-        """The line with restarts, lag, published records, late rows, epochs and the time until a standby is READY cleared, because
-        these change constantly.
+        """The line with restarts, lag, published records, late rows, epochs and the time until a standby is READY
+        cleared, because these change constantly.
         """
         forecast = replace(self.forecast, ready_in_s=None) if self.forecast is not None else None
         return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast, epochs=(), late=None)

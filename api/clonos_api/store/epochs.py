@@ -33,6 +33,7 @@ from clonos_api.store.ingest import (
     IngestState,
     KafkaSeen,
     Lag,
+    NoInput,
     OpenTransactions,
     Rehearsed,
     Retention,
@@ -120,7 +121,7 @@ class _Ingestion:
         await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
         for fact in facts:
             match fact:
-                case EpochDone() | Lag() | Retention() if not self._is_known(_query_of(fact)):
+                case EpochDone() | Lag() | NoInput() | Retention() if not self._is_known(_query_of(fact)):
                     self.sums["unreadable_events"] += 1
                 case Claimed():
                     await self._claimed(fact)
@@ -137,6 +138,8 @@ class _Ingestion:
                     )
                 case Lag():
                     await self._lag(fact)
+                case NoInput():
+                    await self._no_input(fact)
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
@@ -224,8 +227,7 @@ class _Ingestion:
 
     async def _epoch(self, done: EpochDone) -> None:
         if done.first or done.marks is not None:
-            last = self._query(done.checkpoint.query).get("at")
-            before = datetime.fromisoformat(last) if last else None
+            before = self._last_epoch(done.checkpoint.query)
             waiting = self._have_published(done.waiting)
             row = await recoveries.record_epoch(self.session, self.job, done, before, waiting)
             self.sums["recoveries"] += row is not None
@@ -287,9 +289,6 @@ class _Ingestion:
                     sums[name] += number
 
     async def _lag(self, lag: Lag) -> None:
-        if lag.first:
-            row = await recoveries.record_no_input(self.session, self.job, lag, self._have_published(lag.waiting))
-            self.sums["recoveries"] += row is not None and row.body["outcome"] == "COMPLETED"
         self._count(lag.query, lag.at, Tally(lag=lag.topics))
         if lag.generation < self.generation:
             return  # of a driver that was replaced
@@ -298,6 +297,16 @@ class _Ingestion:
         # By this machine's clock, which may differ from that of the driver's host; reports may also arrive late.
         since = (query.get("waiting_since") or datetime.now(UTC).isoformat()) if any(lag.topics.values()) else None
         query.update(lag=lag.topics, partition_lag=lag.partitions, lag_at=at, waiting_since=since)
+
+    async def _no_input(self, report: NoInput) -> None:
+        waiting = self._have_published(report.waiting)
+        row = await recoveries.record_no_input(self.session, self.job, report, self._last_epoch(report.query), waiting)
+        self.sums["recoveries"] += row is not None and row.body["outcome"] == "COMPLETED"
+
+    def _last_epoch(self, query: str) -> datetime | None:
+        """The end of the newest epoch of a query; None: unknown."""
+        last = self._query(query).get("at")
+        return datetime.fromisoformat(last) if last else None
 
     async def _error_reported(self, report: ErrorReported) -> None:
         await job_exceptions.add(self.session, self.job, report)
@@ -378,7 +387,7 @@ async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
     await insert_all(session, EpochRow, rows, keys=keys, replace=("completed_at", "body"))
 
 
-def _query_of(fact: EpochDone | Lag | Retention) -> str:
+def _query_of(fact: EpochDone | Lag | NoInput | Retention) -> str:
     return fact.checkpoint.query if isinstance(fact, EpochDone) else fact.query
 
 

@@ -57,6 +57,9 @@ class IngestState:
     waiting: bool = False  # whether no epoch has finished since the newest claim
     queries: list[str] = field(default_factory=list)  # of the newest claim; empty: it has named none
     returned: list[str] = field(default_factory=list)  # those that have returned since that claim
+    reports_ready: bool = False  # whether the driver reports when its queries are ready to read
+    ready: dict[str, float] = field(default_factory=dict)  # query → time when it was, in seconds since 1970
+    empty: list[str] = field(default_factory=list)  # the queries without unread records, by their newest report
     last_at: float = 0.0  # time of the newest event, in seconds since 1970
     end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
     application_id: str = ""  # of the newest driver's Spark application; empty: it has reported none
@@ -145,7 +148,16 @@ class Lag:
     topics: dict[str, int]  # topic → unread records
     partitions: dict[str, dict[str, int]]  # topic → partition → unread records
     generation: int = 0
-    first: bool = False  # whether the query has returned with this report: it has no unread records
+
+
+@dataclass(frozen=True)
+class NoInput:
+    """Fact: a query has returned after a claim: it is ready to read, and has no unread records."""
+
+    at: datetime  # when it was ready; of older drivers, when they reported no unread records
+    query: str
+    generation: int
+    marks: dict[str, datetime]  # `IngestState.marks` of the claim
     waiting: tuple[str, ...] = ()  # as in `EpochDone`
 
 
@@ -220,6 +232,7 @@ Fact = (
     | Ended
     | Fenced
     | Lag
+    | NoInput
     | Retention
     | OpenTransactions
     | KafkaSeen
@@ -352,9 +365,15 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             topics = _topics(event, "topics")
             partitions = {topic: _numbers(lags, _BIG) for topic, lags in _topics(event, "partitions").items()}
             query, unread = _short(event["query"]), _numbers(topics, _BIG)
-            first = bool(unread) and not any(unread.values()) and _has_returned(state, query)
-            waiting = _not_returned(state) if first else ()
-            return [Lag(_moment(at), query, unread, partitions, state.generation, first, waiting)]
+            if unread and not any(unread.values()):
+                state.empty = [*({*state.empty, query} if len(state.empty) < _RETURNED else state.empty)]
+            else:
+                state.empty = [name for name in state.empty if name != query]
+            return [Lag(_moment(at), query, unread, partitions, state.generation), *_no_input(state, query, at)]
+        case "ready":
+            if len(state.ready) < _RETURNED:
+                state.ready[_short(event["query"])] = at
+            return [*_no_input(state, _short(event["query"]), at)]
         case "retention":
             topics = _topics(event, "topics")
             return [Retention(_short(event["query"]), _numbers(topics, 101))]
@@ -418,6 +437,7 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
     state.waiting = True
     graph = parse(event["queries"]) if "queries" in event else None
     state.queries, state.returned = sorted(graph or ()), []
+    state.reports_ready, state.ready, state.empty = bool(event.get("reports_ready")), {}, []
     failed_at = state.marks.get("failed")
     cause: Literal["start", "restart", "crash"] | None = None
     if before:
@@ -462,6 +482,17 @@ def _epoch(state: IngestState, event: Event) -> EpochDone:
     first = _has_returned(state, checkpoint.query)
     waiting = _not_returned(state) if first else ()
     return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event), first, waiting)
+
+
+def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:
+    """The return of a query without unread records, once it is ready to read."""
+    if query not in state.empty or (state.reports_ready and query not in state.ready):
+        return []
+    if not _has_returned(state, query):
+        return []
+    marks = {name: _moment(mark) for name, mark in state.marks.items()}
+    ready = _moment(state.ready.get(query, at))
+    return [NoInput(ready, query, state.generation, marks, _not_returned(state))]
 
 
 def _has_returned(state: IngestState, query: str) -> bool:

@@ -1,6 +1,6 @@
 """Rows of recoveries. Each lasts from a failure until all queries of the job have returned.
 
-A query has returned with its first epoch after the claim, or when its driver reports that it has no unread records.
+A query has returned with its first epoch after the claim, or when it is ready to read and has no unread records.
 The reconciler begins a recovery when it detects a failure, such as a lost host; ingestion begins it when a driver
 reports the failure. The first of both inserts the row. A job has at most one open recovery: if the new generation fails
 too, the next recovery supersedes it. Each recovery ends with an outcome (`Recovery.outcome`). Events:
@@ -17,15 +17,17 @@ from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import Failure, Phase
+from clonos.resources.recovery_descriptions import PLANNED
 from clonos_api.store import events
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import new_id, require_row
-from clonos_api.store.ingest import EpochDone, Lag
+from clonos_api.store.ingest import EpochDone, NoInput
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
 Outcome = Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"]
 # Marks of a claim, and the recovery phase that each mark ends.
+_CONTROL_PLANE = frozenset({"detect", "decide", "finish"})
 _PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))
 
 
@@ -150,7 +152,10 @@ async def record_epoch(
         The recovery, if the epoch ends it.
     """
     row = await open_of_job(session, job)
-    if row is None or done.checkpoint.generation < _new_generation(row):
+    if row is None:
+        await _record_first_record(session, job, done)
+        return None
+    if done.checkpoint.generation < _new_generation(row):
         return None
     at = max(done.at, row.started_at)
     since = _silence(row)
@@ -169,22 +174,53 @@ async def record_epoch(
     return await _record_return(session, row, done.checkpoint.query, at, gap_ms, waiting)
 
 
-async def record_no_input(session: AsyncSession, job: str, lag: Lag, waiting: Collection[str]) -> RecoveryRow | None:
-    """Record in the recovery in progress that a query has no unread records after a claim.
+async def _record_first_record(session: AsyncSession, job: str, done: EpochDone) -> None:
+    """Record when input came after a recovery that has ended because there was none."""
+    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
+    row = (await session.scalars(query)).first()
+    if row is None or row.body.get("outcome") != "IDLE" or row.body.get("generation") != done.checkpoint.generation:
+        return
+    if not row.body.get("first_record_at"):
+        row.body = {**row.body, "first_record_at": done.at.isoformat()}
+        await session.flush()
 
-    `waiting` is as in `record_epoch`. Returns the recovery, if the report ends it.
+
+async def record_no_input(
+    session: AsyncSession, job: str, report: NoInput, before: datetime | None, waiting: Collection[str]
+) -> RecoveryRow | None:
+    """Record in the recovery in progress that a query is ready to read, and has no unread records, after a claim.
+
+    `before` and `waiting` are as in `record_epoch`. Returns the recovery, if the report ends it.
     """
     row = await open_of_job(session, job)
-    if row is None or lag.generation < _new_generation(row):
+    if row is None or report.generation < _new_generation(row):
         return None
-    row.body = {**row.body, "generation": lag.generation}
-    return await _record_return(session, row, lag.query, max(lag.at, row.started_at), None, waiting)
+    at, since = max(report.at, row.started_at), _silence(row)
+    if row.body["cause"] in PLANNED:
+        since = max(since, report.marks.get("claiming", since))  # the old driver was ready to read until then
+    gap = at - min(at, max(before or since, since))
+    names = {phase["name"] for phase in row.body["phases"]}
+    if "commit" not in names:  # otherwise another query has published
+        ends = [(phase["name"], _end(phase)) for phase in row.body["phases"] if phase["name"] in _CONTROL_PLANE]
+        marks = [(name, report.marks[mark]) for mark, name in _PHASES if mark in report.marks]
+        ends += [(_name(name, row), mark) for name, mark in [*marks, ("ready", at)] if mark >= row.started_at]
+        row.body = {**row.body, "phases": _consecutive(row.started_at, ends)}
+    row.body = {**row.body, "generation": report.generation}
+    return await _record_return(session, row, report.query, at, _ms(gap.total_seconds()), waiting, idle=True)
 
 
 async def _record_return(
-    session: AsyncSession, row: RecoveryRow, query: str, at: datetime, gap_ms: float | None, waiting: Collection[str]
+    session: AsyncSession,
+    row: RecoveryRow,
+    query: str,
+    at: datetime,
+    gap_ms: float,
+    waiting: Collection[str],
+    *,
+    idle: bool = False,
 ) -> RecoveryRow | None:
-    returned = {query: {"at": at.isoformat(), "downtime_ms": gap_ms}, **row.body.get("returned", {})}
+    report = {"at": at.isoformat(), "downtime_ms": gap_ms, "idle": idle}
+    returned = {query: report, **row.body.get("returned", {})}
     row.body = {**row.body, "returned": returned, "waits": sorted(waiting)}
     if waiting:
         await session.flush()
@@ -233,17 +269,22 @@ async def lock_job(session: AsyncSession, job: str) -> None:
 
 
 async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: datetime | None = None) -> None:
-    """End a recovery. If queries have published since its begin, its outcome is COMPLETED, unless it is superseded."""
+    """End a recovery. If queries have published since its begin, its outcome is COMPLETED, unless it is superseded.
+
+    Without, and if all are ready to read, the time until then is the downtime.
+    """
     row.ended_at = max(at or await now(session), row.started_at)
-    published = [query for query in row.body.get("returned", {}).values() if query["downtime_ms"] is not None]
-    if published and outcome != "SUPERSEDED":
-        outcome = "COMPLETED"
-        row.ended_at = max(datetime.fromisoformat(query["at"]) for query in published)
+    timed = [query for query in row.body.get("returned", {}).values() if query["downtime_ms"] is not None]
+    published = [query for query in timed if not query.get("idle")]
+    if outcome != "SUPERSEDED" and (published or (timed and outcome == "IDLE")):
+        outcome = "COMPLETED" if published else outcome
+        timed = published or timed
+        row.ended_at = max(datetime.fromisoformat(query["at"]) for query in timed)
         phases = list(row.body["phases"])
         committed = max((_end(phase) for phase in phases), default=row.ended_at)
         if row.ended_at - committed >= timedelta(milliseconds=1):
             phases.append(_phase("others", committed, row.ended_at))
-        row.body = {**row.body, "phases": phases, "downtime_ms": max(query["downtime_ms"] for query in published)}
+        row.body = {**row.body, "phases": phases, "downtime_ms": max(query["downtime_ms"] for query in timed)}
     row.body = {**row.body, "outcome": outcome}
     await session.flush()
     _append_ended(session, row)

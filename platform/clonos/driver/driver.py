@@ -62,6 +62,7 @@ from clonos.spark.storage import leave_checksums_to_hadoop
 from clonos.telemetry.events import Events, error_fields
 
 _POLL_S = 0.1
+_READY_POLL_S = 0.02  # until all queries are ready: a part of the time that a recovery reports
 _BROKERS_TIMEOUT_S = 10.0
 _ANSWER_S = 3.0
 _WAIT_S = 1.0
@@ -414,6 +415,7 @@ class Driver:
             # Of the sinks: the code may set another mode than the specification.
             delivery={query.name: query.sink.delivery for query in self._context.queries},
             sharing_depth=str(self._job.spec.spec.sharing_depth),
+            reports_ready=True,  # older versions emit no event ``ready``
             queries=self._graph,
         )
         self._kafka_watch.report_again()  # the control plane forgets reports of older generations
@@ -533,7 +535,7 @@ class Driver:
         """Start the queries that are not due yet; wait until one fails, all are finished, or a stop is requested."""
         finished = 0
         while True:
-            self._wake.wait(_POLL_S)
+            self._wake.wait(_POLL_S if all(running.is_ready for running in queries) else _READY_POLL_S)
             self._wake.clear()  # before the checks: what happens in the meantime is checked in the next round
             self._report_outage()
             if self._asked_to_stop:
@@ -551,6 +553,9 @@ class Driver:
                 self._service_waits = 0
                 self._budget.progressed()
             self._topic_ids.check()
+            for running in queries:
+                if running.becomes_ready():
+                    self._events.emit("ready", query=running.query.name)
             if self._job.spec.spec.trigger.available_now:
                 for running in queries:
                     running.finish_if_idle()

@@ -381,12 +381,14 @@ class QueryReturn(Resource):
     """When a query returned after a failure.
 
     Attributes:
-        at: End of its first epoch, or time of the report that it has no unread records.
-        downtime_ms: As in `Recovery`, of this query; None: it had no input.
+        at: End of its first epoch, or time at which it was ready to read without unread records.
+        downtime_ms: As in `Recovery`, of this query; None: unknown.
+        idle: Whether it had no input.
     """
 
     at: Moment
     downtime_ms: float | None = None
+    idle: bool = False
 
 
 class Recovery(Resource):
@@ -403,7 +405,9 @@ class Recovery(Resource):
             the job ended.
         downtime_ms: Time without published output, from the failure to the first epoch after it; from the last epoch of
             the old driver, if that was later; from the first of several failures in succession. The longest one of all
-            queries, without those that had no input. None if unknown, or if no query had input.
+            queries, without those that had no input. If no query had input: until all were ready to read. None if
+            unknown.
+        first_record_at: If no query had input: end of the first epoch after the recovery. None: there was none.
         replayed_records: Number of records of the epochs in doubt.
         skipped_lanes: Number of lanes of the epochs in doubt that were already published.
         returned: Query → when it returned. `waits`: the queries that have not returned after the newest of these.
@@ -425,6 +429,7 @@ class Recovery(Resource):
     ended_at: Moment | None = None
     outcome: Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"] | None = None
     downtime_ms: float | None = None
+    first_record_at: Moment | None = None
     phases: list[Phase] = Field(default_factory=list)
     replayed_records: int = 0
     skipped_lanes: int = 0

@@ -25,6 +25,7 @@ PHASES: Final = {
     "replay": "until the epoch in doubt was replayed with its determinants",
     "epoch": "until the first epoch was published; no epoch was in doubt",
     "commit": "until that epoch was committed",
+    "ready": "until all queries were ready to read; there was no input",
     "others": "until the other queries had published an epoch",
 }
 # Causes of recoveries in which the old driver works until its successor takes over.

@@ -101,6 +101,7 @@ _TEXTS: Final = {
     "standby": lambda event: f"standby {event['state']}",
     "session": lambda event: f"Spark session {event['application_id']} on {event['master']}",
     "claimed": lambda event: f"claimed the causal log: generation {event['generation']}, lineage {event['lineage']}",
+    "ready": lambda event: f"{event['query']} is ready to read",
     "epoch": _epoch,
     "lag": _lag,
     "kafka": _kafka,

@@ -143,16 +143,45 @@ async def test_a_query_without_unread_records_has_returned(database: Database, i
     assert downtime_ms == pytest.approx(1_600 if idle_first else 1_500, abs=1)
 
 
-async def test_a_recovery_without_input_ends_with_the_report_of_its_driver(database: Database) -> None:
+@pytest.mark.parametrize("ready_first", [True, False, None])
+async def test_a_recovery_without_input_ends_when_all_queries_are_ready(
+    database: Database, ready_first: bool | None
+) -> None:
+    """Its downtime and its phases end then, also if records follow. An older driver (None) reports only its lag."""
     run = await a_started_run(database)
     file = a_killed_driver()
-    file.write_event("lag", query="stats", topics={"in": 0}, partitions={})
-    file.write_event("lag", query="out", topics={"in": 0}, partitions={})
+    if ready_first is not None:
+        file = EventFile()
+        file.start(1, queries=QUERIES)
+        file.epoch(0)
+        file.epoch(0, query="stats")
+        file.at += 1
+        file.start(2, queries=QUERIES, reports_ready=True)
+    for query in ("stats", "out"):
+        if ready_first is False:
+            file.write_event("lag", query=query, topics={"in": 0}, partitions={})
+            await push(database, run.id, file)
+            assert await outcomes(database, run.job) == [(None, None)], "a lag alone does not show that it can read"
+        if ready_first is not None:
+            file.write_event("ready", query=query)
+        if ready_first is not False:
+            file.write_event("lag", query=query, topics={"in": 0}, partitions={})
     await push(database, run.id, file)
-    assert await outcomes(database, run.job) == [("IDLE", None)]
+    downtime_ms = {True: 1_700, False: 1_800, None: 1_600}[ready_first]
+    assert await outcomes(database, run.job) == [("IDLE", pytest.approx(downtime_ms, abs=1))]
     file.epoch(1, after_s=60)  # the next record
+    first_record = file.at - 0.1
+    file.epoch(2)
     await push(database, run.id, file)
-    assert await outcomes(database, run.job) == [("IDLE", None)]
+    async with database.reading() as session:
+        shown = views.recovery((await recoveries.page(session, run.job)).rows[0])
+    assert (shown.outcome, shown.downtime_ms) == ("IDLE", pytest.approx(downtime_ms, abs=1))
+    names = [phase.name for phase in shown.phases]
+    assert names[:4] == ["start", "claim", "restore", "ready"], names
+    assert sum(phase.duration_ms for phase in shown.phases) == pytest.approx(downtime_ms, abs=1)
+    assert {query: returned.idle for query, returned in shown.returned.items()} == {"stats": True, "out": True}
+    assert shown.first_record_at is not None
+    assert shown.first_record_at.timestamp() == pytest.approx(first_record, abs=0.2)
 
 
 async def test_the_old_driver_cannot_end_a_recovery(database: Database) -> None:
