@@ -64,7 +64,6 @@ locale.setlocale(locale.LC_ALL, "")
 DEFINED = time.tzname[0]  # the driver's zone, in the closure of the function
 
 
-@F.udf("string")
 def local(at):
     moment = time.localtime(0)
     return f"{DEFINED} {moment.tm_hour} {moment.tm_zone} {locale.getlocale()[0]} {at:%H:%M}"
@@ -72,11 +71,12 @@ def local(at):
 
 @clonos.job(name="zones")
 def zones(ctx):
+    printed = F.udf(local, "string")
     at = F.timestamp_seconds(F.lit(0))
     # Of the JVM: its default locale decides about the dotless i, its zone about java.util.
     zone = F.expr("java_method('java.util.TimeZone', 'getDefault')")
     language = F.expr("java_method('java.util.Locale', 'getDefault')")
-    value = F.concat_ws(" ", local(at), zone.substr(1, 40), language, F.upper(F.lit("i")))
+    value = F.concat_ws(" ", printed(at), zone.substr(1, 40), language, F.upper(F.lit("i")))
     ctx.sink(ctx.source(ctx.params["input"]).select(value.alias("value")), topic=ctx.params["output"])
 """
 
