@@ -44,7 +44,11 @@ class PlanNode:
 
     def functions(self) -> Iterator[tuple[str, int]]:
         """Name and expression id of each Python function that this node evaluates."""
-        yield from _udfs(self.fields)
+        yield from ((udf["name"], udf["resultId"]["id"]) for udf in _udfs(self.fields))
+
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Name and declared type of each Python function that this node evaluates; the type as Spark's JSON."""
+        yield from ((udf["name"], udf["dataType"]) for udf in _udfs(self.fields))
 
     def operators(self) -> Iterator[tuple[str, int]]:
         """The functions of this node that belong to operators."""
@@ -68,10 +72,10 @@ def _tree(fields: Iterator[dict[str, Any]]) -> PlanNode:
     return PlanNode(node, [_tree(fields) for _ in range(node["num-children"])])
 
 
-def _udfs(value: Any) -> Iterator[tuple[str, int]]:
+def _udfs(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         if value.get("class") == _UDF:
-            yield (value["name"], value["resultId"]["id"])
+            yield value
         for inner in value.values():
             yield from _udfs(inner)
     elif isinstance(value, list):

@@ -159,7 +159,20 @@ def _lag(metrics: Metrics) -> int | None:
 def _queries(metrics: Metrics) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("query")
-    for title in ("epoch", "records in", "out", "in/s", "out/s", "p50", "p99", "lag", "replayed", "skipped", "dead", "late"):
+    for title in (
+        "epoch",
+        "records in",
+        "out",
+        "in/s",
+        "out/s",
+        "p50",
+        "p99",
+        "lag",
+        "replayed",
+        "skipped",
+        "dead",
+        "late",
+    ):
         table.add_column(title, justify="right")
     for name, query in sorted(metrics.queries.items()):
         table.add_row(

@@ -297,6 +297,30 @@ class CheckpointDirectory:
         self._fs.delete(self._path(f"{self.location}/state"), True)
 
     @_typed
+    def lacks_state(self) -> bool:
+        """Whether the newest commit names state of which the checkpoint has no file, so that Spark cannot start."""
+        for epoch in self.commits()[-1:]:
+            _, _, body = (self._read("commits", epoch) or "").partition("\n")
+            operators: dict[str, list[Any]] = (json.loads(body) if _is_json(body) else {}).get("stateUniqueIds") or {}
+            # On other file systems a request for each partition would delay each start.
+            folders = [
+                f"state/{operator}{f'/{partition}' if self._local is not None else ''}"
+                for operator, partitions in operators.items()
+                for partition in range(len(partitions) if self._local is not None else 1)
+            ]
+            return not all(self._fs.exists(self._path(f"{self.location}/{folder}")) for folder in folders)
+        return False
+
+    @_typed
+    def set_aside(self) -> str:
+        """Rename the checkpoint's directory, so that the query starts from its first epoch; returns the new name."""
+        parent, _, name = self.location.rpartition("/")
+        aside = f"{parent}/.without-state-{name}-{uuid.uuid4().hex[:12]}"
+        if not self._fs.rename(self._path(self.location), self._path(aside)):
+            raise CheckpointUnwritable(f"{self.location} could not be renamed to {aside}.")
+        return aside
+
+    @_typed
     def drop_offsets(self, epoch: int) -> None:
         """Remove the offset-log entry of `epoch`, so that Spark plans the epoch again."""
         self._fs.delete(self._entry("offsets", epoch), False)
@@ -411,6 +435,7 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
     * The entry of the epoch in doubt is restored from the plan if it is missing or differs. A host crash may lose it,
       because Spark does not sync it.
     * ``metadata`` is written if it is missing beside offsets, as in a checkpoint that was deleted.
+    * A checkpoint without its state is set aside, if the log has the plans of all epochs: they are replayed.
 
     Returns:
         One line for each repair, for the job's events.
@@ -419,7 +444,9 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
         CheckpointOutdated: The checkpoint is older than the published output, and the log no longer holds the plans
             in between.
         CausalLogDamaged: The checkpoint has committed epochs that the log does not hold.
+        CheckpointDamaged: State is missing, and the log does not hold the plans of all epochs.
     """
+    repairs = _without_lost_state(checkpoint, query, state)
     commits, offsets = checkpoint.commits(), checkpoint.offsets()
     committed = commits[-1] if commits else -1
     planned = max(state.newest_plan(query), state.committed.get(query, -1))
@@ -430,7 +457,6 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
             hint="restore the log topic, or start a new lineage (--new-lineage) with a new output topic.",
         )
     in_doubt = committed + 1
-    repairs: list[str] = []
     if planned >= in_doubt:
         plan: Plan | None = state.plan(query, in_doubt)
         if plan is None:
@@ -453,3 +479,19 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
     if checkpoint.offsets() and checkpoint.restore_metadata():
         repairs.append("restored metadata with a new id")
     return repairs
+
+
+def _without_lost_state(checkpoint: CheckpointDirectory, query: str, state: ControlState) -> list[str]:
+    """Set a checkpoint aside of which state is missing, if a replay of all epochs can restore the state."""
+    if not checkpoint.lacks_state():
+        return []
+    newest = max(state.newest_plan(query), state.committed.get(query, -1))
+    missing = next((epoch for epoch in range(newest + 1) if state.plan(query, epoch) is None), None)
+    if missing is not None:
+        raise CheckpointDamaged(
+            f"The state of {query} is missing in its checkpoint {checkpoint.location}, and the log no longer holds the "
+            f"plan of epoch {missing}, from which a replay could restore it.",
+            hint="restore the folder from a copy, or start the job from a savepoint (`clonos job start JOB --from "
+            "SAVEPOINT`). Without both, start a job with a new name and a new output topic.",
+        )
+    return [f"set the checkpoint aside as {checkpoint.set_aside()}: its state is missing, all epochs are replayed"]

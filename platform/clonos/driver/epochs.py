@@ -111,6 +111,7 @@ class EpochRunner:
         finished: Number of epochs that this runner has finished.
         idle: Whether no epoch is in progress and the newest epoch had no input.
         published: Whether this runner has published an epoch; not a replay of one that was published before.
+        reads: The newest planned epoch and the ranges that it reads, as text; empty before the first.
         busy: Lock that is held while an epoch is in progress.
         stopping: Set this to True to refuse further epochs.
         on_bound: Called with the maximum number of records of the next epochs, when it changes.
@@ -140,6 +141,7 @@ class EpochRunner:
         self.finished = 0
         self.idle = False
         self.published = False
+        self.reads = ""
         self.busy = threading.Lock()
         self.stopping = False
         self.on_bound: Callable[[int], None] | None = None
@@ -262,6 +264,7 @@ class EpochRunner:
             plan = self._replayed_plan(logged_plan, planned, entry)
         else:
             plan_offset, plan = self._fresh_plan(planned, epoch, entry, committed)
+        self.reads = f"{epoch} of {name} reads {show_scans(plan.scans)}"
         resolution = self._resolution(epoch)
         committed = committed and not (resolution is not None and resolution.action == "republish")
         identity = EpochIdentity(

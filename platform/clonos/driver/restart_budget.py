@@ -3,32 +3,62 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from typing import Final
 
 from clonos.carried_errors import texts_of, uncarry
 from clonos.driver.epochs import PlanRestored
 from clonos.errors import (
     CheckpointDamaged,
+    CheckpointMismatch,
     ClonosError,
     EpochFailed,
     JobCodeError,
+    JvmExited,
     KafkaAccessDenied,
     RestartsExhausted,
+    ScratchUnwritable,
     SourceOffsetsExpired,
 )
 from clonos.jobs.code_failures import error_line, has_traceback, python_failure, refused_query
 from clonos.jobs.spec import RestartPolicy
 
 _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
+_MESSAGE_CHARACTERS: Final = 600
 # A worker's host lacks memory or file descriptors, whichever code noticed it.
 _SHORT_OF: Final = re.compile(r"MemoryError\b|OSError: \[Errno (?:12|23|24)\]|BlockingIOError: \[Errno 11\]")
 # Spark's condition for a state that it cannot load has many causes. These are a damaged file; a retry does not help.
 _DAMAGED_STATE: Final = re.compile(
     r"CANNOT_LOAD_STATE_STORE\.CANNOT_READ|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
-    r"|(?s:CANNOT_LOAD_STATE_STORE.*(?:ChecksumException|EOFException|ZipException|Stream is corrupted|readLineage))"
+    r"|(?s:CANNOT_LOAD_STATE_STORE.*(?:ChecksumException|EOFException|FileNotFoundException|ZipException"
+    r"|Stream is corrupted|readLineage))"
 )
 # Exceptions of Kafka's Java client, from the readers of a source: the user lacks a right, or its login is refused.
 _REFUSED: Final = re.compile(r"org\.apache\.kafka\.common\.errors\.(\w*Auth(?:oriz|entic)ation\w*: [^\n]*)")
+# A condition of Spark, its sentence and its state; the innermost one of nested conditions.
+_CONDITION: Final = re.compile(
+    r"\[(?P<name>[A-Z][A-Z0-9_.]{3,})\] (?P<text>(?:(?!\[[A-Z][A-Z0-9_.]{3,}\] ).)*?)\s*SQLSTATE: (?P<state>\w{5})",
+    re.DOTALL,
+)
+_DATA_STATES: Final = "22"  # the class of data exceptions: a cast, an overflow, a division by zero
+_CHANGED_STATE: Final = re.compile(
+    r"STATE_STORE_\w*(?:NOT_COMPATIBLE|INVALID_CONFIG_AFTER_RESTART|INVALID_VARIABLE_TYPE_CHANGE|THRESHOLD_EXCEEDED)"
+    r"|STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
+)
+_CHANGED_SOURCES: Final = re.compile(
+    r"There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\] sources[^\n|]{0,60}"
+)
+_NO_STATE: Final = "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
+# Spark's folders for blocks, and the spool, in the folder for temporary files.
+_SCRATCH_GONE: Final = re.compile(
+    r"(?:NoSuchFileException|FileNotFoundException|NotDirectoryException): ?"
+    r"(?P<path>/\S*/(?:blockmgr-|spark-|clonos-)[^\s:,)]*)"
+)
+_SCRATCH_FULL: Final = "No space left on device"
+_WRONG_TYPE: Final = re.compile(r'Cannot call the method "get(?P<type>\w+)" of [^\n]*Arrow')
+# Spark gives a Python worker ten seconds, and has no setting for it.
+_LATE_WORKER: Final = "failed to connect back"
+_MOST_LATE_WORKERS: Final = 60
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
@@ -38,9 +68,10 @@ def classify(failure: BaseException) -> ClonosError:
 
     Returns:
         `failure` itself if it is typed, or the `ClonosError` that a worker's traceback carries. `JobCodeError` if the
-        user's code raised or Spark refuses the query. `SourceOffsetsExpired` or `CheckpointDamaged` if Spark cannot
-        read the source or the state. `EpochFailed` after any other failure, such as a lost worker: a replay may
-        succeed.
+        user's code raised, a value cannot be converted or Spark refuses the query. `CheckpointMismatch` if the query's
+        sources or state are not those of its checkpoint. `SourceOffsetsExpired` or `CheckpointDamaged` if Spark cannot
+        read the source or the state. `JvmExited` if only a new process helps. `EpochFailed` after any other failure,
+        such as a lost worker: a replay may succeed.
     """
     if isinstance(failure, ClonosError):
         return failure
@@ -60,8 +91,12 @@ def classify(failure: BaseException) -> ClonosError:
         return KafkaAccessDenied(f"Kafka refused a reader of the job's sources: {refused[1].rstrip('.')}.")
     if any(sign in text for sign in _LOST_INPUT):
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
+    if (permanent := _refused(text)) is not None:
+        return permanent
     if _DAMAGED_STATE.search(text):
         return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
+    if _LATE_WORKER in text:
+        return LateWorker(f"A Python worker did not start within Spark's limit of ten seconds: {_last_lines(text)}")
     reason = _last_lines(text)
     caused = text.rpartition("\nCaused by: ")
     innermost = caused[2].partition("\n")[0] if caused[1] else _innermost(failure)
@@ -77,8 +112,85 @@ def _innermost(failure: BaseException) -> str:
     return next(iter(str(cause).splitlines()), "") if cause is not None else ""
 
 
+class LateWorker(EpochFailed):
+    """A Python worker did not start in the time that Spark allows, because the host was busy."""
+
+    slug = "late-worker"
+    hint_default = "nothing: the epoch is replayed. If it recurs, the host has too many drivers for its cores."
+
+
+class WrongColumnType(JobCodeError):
+    """An operator returned an Arrow column of another type than it declares. Spark names no column.
+
+    Attributes:
+        type: The declared type for which Spark asked, such as ``Int``.
+    """
+
+    def __init__(self, what: str, *, kept: str = "", hint: str = "", type: str = "") -> None:  # noqa: A002
+        super().__init__(what, kept=kept, hint=hint)
+        self.type = type
+
+
+class UncomputableValue(JobCodeError):
+    """Spark cannot convert or compute a value of a record, and refuses it as ANSI SQL does."""
+
+
+def _refused(text: str) -> ClonosError | None:
+    """The error of a failure that every replay repeats; None: a replay may succeed."""
+    if _NO_STATE in text:
+        return CheckpointDamaged("The state of a query is missing in its checkpoint.", hint=_RESTORE_STATE)
+    changed = _CHANGED_SOURCES.search(text)
+    condition = next((match for match in _CONDITION.finditer(text) if _CHANGED_STATE.search(match["name"])), None)
+    if changed is not None or condition is not None:
+        reason = changed[0] if changed is not None else f"[{condition['name']}] {_sentence(condition['text'])}"  # type: ignore[index]
+        return CheckpointMismatch(
+            f"The sources or the state of a query are not those of its checkpoint: {reason}",
+            kept="the checkpoint and the published records are unchanged.",
+            hint="run the older code again: it continues from the checkpoint. For the change, start a job with a new "
+            "name and a new output topic.",
+        )
+    wrong = _WRONG_TYPE.search(text)
+    if wrong is not None:
+        return WrongColumnType(
+            f"An operator returned an Arrow column that is not of its declared type {wrong['type'].lower()}.",
+            hint=_WRONG_TYPE_HINT,
+            type=wrong["type"],
+        )
+    data = next((match for match in _CONDITION.finditer(text) if match["state"].startswith(_DATA_STATES)), None)
+    if data is not None:
+        return UncomputableValue(
+            f"Spark cannot compute a value: [{data['name']}] {_sentence(data['text'])}",
+            hint="use a function that returns null instead, such as try_cast, try_divide, try_to_timestamp or "
+            f"try_element_at, or remove such records before. {JobCodeError.hint_default}",
+        )
+    gone = _SCRATCH_GONE.search(text)
+    if gone is not None:
+        return JvmExited(
+            f"The temporary files of the driver were deleted while it ran: {gone['path']} is missing.",
+            hint="run the job again (an agent does so): a new process has new files. Keep cleaners of old files out of "
+            "CLONOS_SCRATCH.",
+        )
+    if _SCRATCH_FULL in text:
+        return ScratchUnwritable(f"The folder for temporary files {tempfile.gettempdir()} is full: {_last_lines(text)}")
+    return None
+
+
+_RESTORE_STATE: Final = (
+    "restore the query's folder from a copy, or from a savepoint. Without a copy, start a job with a new name and a "
+    "new output topic."
+)
+_WRONG_TYPE_HINT: Final = (
+    "convert the column, for example with .cast(pyarrow.int32()), or declare the type that the function returns; then "
+    "run the changed job. " + JobCodeError.hint_default
+)
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())[:_MESSAGE_CHARACTERS]
+
+
 def _last_lines(text: str) -> str:
-    """The last lines of a traceback, which hold the error."""
+    """The last lines of a traceback, which hold the error; without one, the first lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     start = next((i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line), None)
     if start is None:
@@ -95,11 +207,13 @@ class RestartBudget:
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
+        self._late_workers = 0
         self.attempts = 0
 
     def progressed(self) -> None:
         """Reset the count of restarts, because an epoch has finished."""
         self.attempts = 0
+        self._late_workers = 0
 
     def pause(self, error: ClonosError) -> float:
         """Count one restart after `error`, and return the seconds to wait before it.
@@ -108,13 +222,19 @@ class RestartBudget:
             ClonosError: `error` itself, if a retry cannot help.
             RestartsExhausted: The policy's attempts are used up.
         """
-        if not error.retry:
+        if not error.retry or isinstance(error, JvmExited):  # only another process may help
             raise error
         if isinstance(error, PlanRestored):
             return 0.0  # no failure: the checkpoint now agrees with the log
+        if isinstance(error, LateWorker) and self._late_workers < _MOST_LATE_WORKERS:
+            self._late_workers += 1  # a busy host alone does not end a job
+            return self._policy.max_backoff_ms / 1000
         self.attempts += 1
         if self.attempts > self._policy.attempts:
             limit = self._policy.attempts
-            raise RestartsExhausted(f"The job failed {limit + 1} times in a row; last: {error.what}") from error
+            hint = error.hint if error.hint != EpochFailed.hint_default else ""
+            raise RestartsExhausted(
+                f"The job failed {limit + 1} times in a row; last: {error.what}", hint=hint
+            ) from error
         doubled: float = self._policy.initial_backoff_ms * 2 ** (self.attempts - 1)
         return min(doubled, self._policy.max_backoff_ms) / 1000

@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.carried_errors import CarriedError
+from clonos.causal.logical_plan import logical_plan
 from clonos.causal.shape import runs_without_input
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.repeatable import streaming_scans
-from clonos.driver.restart_budget import classify
+from clonos.driver.restart_budget import UncomputableValue, WrongColumnType, classify
 from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.jobs.context import Query
@@ -30,6 +31,7 @@ from clonos.spark.user_session import promised_settings
 _log = logging.getLogger("clonos")
 # Spark treats this text as an interruption, so that a query that is being stopped logs no failure.
 INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
+_INITIALIZING = "Initializing"  # Spark's message until a query asks its sources
 _PARKED_S = 30.0
 _SETTLE_S = 5.0
 _SETTLE_POLL_S = 0.01
@@ -42,6 +44,24 @@ def _typed(failure: BaseException) -> ClonosError:
     if error is not failure:
         error.__cause__ = failure
     return error
+
+
+def _arrow_columns(frame: DataFrame, kind: str) -> list[str]:
+    """The columns of this type that operators of a query return as Arrow data, with the operator.
+
+    Args:
+        frame: The query.
+        kind: The type, as in the names of the methods of Spark's ``ArrowColumnVector``, such as ``Int``.
+    """
+    typed = {"Int": "integer", "UTF8String": "string"}.get(kind, kind.lower())
+    return [
+        f"{field['name']} ({typed}) of {function}"
+        for node in logical_plan(frame).all()
+        if "InArrow" in node.kind
+        for function, result in node.results()
+        for field in result.get("fields", ())
+        if str(field["type"]).startswith(typed)
+    ]
 
 
 class Running:
@@ -80,6 +100,7 @@ class Running:
         self._parked = threading.Event()
         self._finished = False
         self._published = False
+        self._ready = False
 
     def start(self, job: Job, wake: threading.Event) -> None:
         """Start the Spark query; `wake` is set when it has published its first epoch, and when an epoch fails."""
@@ -173,6 +194,18 @@ class Running:
     def _failed(self) -> bool:
         return self.runner.failure is not None and not isinstance(self.runner.failure, NotStarted)
 
+    def becomes_ready(self) -> bool:
+        """Whether the query has loaded its state and asks its sources for input; True once for each start."""
+        if self._ready or self.stream is None or not self.stream.isActive:
+            return False
+        self._ready = not str(self.stream.status["message"]).startswith(_INITIALIZING)
+        return self._ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `becomes_ready` has returned True, or the query has ended."""
+        return self._ready or self.done
+
     @property
     def done(self) -> bool:
         """Whether the query has finished, was stopped or failed."""
@@ -183,13 +216,22 @@ class Running:
         if self._finished:
             return
         if self.runner.failure is not None:
-            raise _typed(self.runner.failure)
+            raise self._typed(self.runner.failure)
         if self.stream is not None and not self.stream.isActive:
             failure = self.stream.exception()
             if self.runner.failure is not None:
-                raise _typed(self.runner.failure)
+                raise self._typed(self.runner.failure)
             if failure is not None:
-                raise _typed(failure)
+                raise self._typed(failure)
+
+    def _typed(self, failure: BaseException) -> ClonosError:
+        """The typed error of the query's failure, with what only its plans show."""
+        error = _typed(failure)
+        if isinstance(error, WrongColumnType) and (columns := _arrow_columns(self.query.frame, error.type)):
+            error.what = f"{error.what} Columns of this type: {', '.join(columns)}."
+        if isinstance(error, UncomputableValue) and self.runner.reads:
+            error.what = f"{error.what} Epoch {self.runner.reads}."
+        return error
 
     def stop(self) -> None:
         """Stop the query at once. An epoch in progress is in doubt: the next start replays it."""

@@ -135,6 +135,16 @@ class ServiceUnavailable(EnvironmentFault):
     hint_default = "check the service. The job continues when it answers; on_outage= of the service changes this."
 
 
+class ScratchUnwritable(EnvironmentFault):
+    """The folder for temporary files of drivers is full or not writable."""
+
+    slug = "scratch-unwritable"
+    exit_code = 111
+    retry = True
+    kept_default = "published records are unchanged; the epoch in doubt is replayed."
+    hint_default = "free space there, or name another folder in CLONOS_SCRATCH (with an agent: its --home)."
+
+
 class RegistryUnavailable(EnvironmentFault):
     """The Schema Registry is unreachable."""
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from confluent_kafka import Producer, TopicPartition
@@ -28,10 +29,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 import clonos
+from clonos.driver.restart_budget import UncomputableValue, WrongColumnType
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import (
     CheckpointDamaged,
+    CheckpointMismatch,
     CheckpointOutdated,
     CheckpointUnwritable,
     ClonosError,
@@ -607,6 +610,102 @@ def an_entry_that_a_crash_cut_short(bench: Bench) -> None:
     bench.run()
     bench.whole()
     assert bench.run_job.events_of("reconciled")[-1]["done"] == f"removed offsets/{newest + 1}: it was not planned"
+
+
+@item("lost-state")
+def state_that_is_missing_in_the_checkpoint(bench: Bench) -> None:
+    def counting(ctx: JobContext) -> None:
+        words = ctx.source(bench.source, max_per_epoch=PER_EPOCH).select(F.col("value").cast("string").alias("word"))
+        counts = words.groupBy(F.lit("all").alias("key")).count()
+        ctx.sink(counts.select("key", F.col("count").cast("string").alias("value")), topic=bench.out, mode="update")
+
+    def counts() -> list[int]:
+        return [int(record.value() or b"0") for record in read_committed(bench.kafka, bench.out)]
+
+    checkpoint = bench.home / "checkpoint" / "output"
+    bench.feed(12)
+    bench.run(counting)
+    before = counts()
+    for lost in ("state", "state/0/1"):
+        shutil.rmtree(checkpoint / lost)
+        bench.feed(4)
+        bench.run(counting)
+        done = [event["done"] for event in bench.run_job.events_of("reconciled")]
+        assert any("its state is missing, all epochs are replayed" in text for text in done)
+    assert counts()[: len(before)] == before
+    assert counts() == sorted(set(counts())), "each epoch is published once"
+    assert counts()[-1] == 20
+    assert bench.run_job.events_of("failed") == []
+
+
+# Values and changes that each replay refuses again
+
+
+@item("value-that-spark-cannot-cast")
+def a_value_that_spark_cannot_cast(bench: Bench) -> None:
+    bench.feed(9)
+    cast = bench.job(lambda word: word.cast("int").cast("string"))
+    refusal = bench.refused(UncomputableValue, 14, r"CAST_INVALID_INPUT.* reads \[\[?" + bench.source, cast)
+    assert "try_cast" in refusal.hint
+    assert bench.run_job.events_of("restart") == []
+    bench.run(accept_new_code=True, code="2")
+    bench.whole()
+
+
+@item("arrow-column-of-another-type")
+def an_arrow_column_of_another_type(bench: Bench) -> None:
+    def job(ctx: JobContext) -> None:
+        def lengths(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield pa.RecordBatch.from_arrays([pa.array([1] * batch.num_rows, pa.int64())], ["letters"])
+
+        rows = ctx.source(bench.source).mapInArrow(clonos.operator(lengths, name="lengths"), "letters int")
+        ctx.sink(rows.select(F.col("letters").cast("string").alias("value")), topic=bench.out, name="out")
+
+    bench.feed(9)
+    refusal = bench.refused(WrongColumnType, 14, r"declared type int\. .*letters \(integer\) of lengths", job)
+    assert "pyarrow.int32()" in refusal.hint
+    assert bench.run_job.events_of("restart") == []
+    bench.run(accept_new_code=True, code="2")
+    bench.whole()
+
+
+@item("changed-sources")
+def sources_that_are_not_those_of_the_checkpoint(bench: Bench) -> None:
+    other = bench.make_topic(1, "other")
+
+    def both(ctx: JobContext) -> None:
+        rows = ctx.source(bench.source).union(ctx.source(other))
+        ctx.sink(rows.select("key", "value"), topic=bench.out, name="out")
+
+    bench.feed(9)
+    bench.run()
+    bench.feed(9)
+    refusal = bench.refused(CheckpointMismatch, 51, r"\[1\] sources in the checkpoint", both)
+    assert "run the older code again" in refusal.hint
+    assert bench.run_job.events_of("restart") == []
+    bench.run()
+    bench.whole()
+
+
+@item("changed-state")
+def state_that_is_not_that_of_the_checkpoint(bench: Bench) -> None:
+    def counting(*more: Column) -> JobFunction:
+        def job(ctx: JobContext) -> None:
+            counts = ctx.source(bench.source).groupBy("value").agg(F.count("*").alias("n"), *more)
+            ctx.sink(counts.select("value"), topic=bench.out, name="out", mode="update")
+
+        return job
+
+    bench.feed(9)
+    bench.run(counting())
+    bench.feed(9)
+    changed = counting(F.max("offset"))
+    refusal = bench.refused(CheckpointMismatch, 51, "VALUE_SCHEMA_NOT_COMPATIBLE", changed)
+    assert "run the older code again" in refusal.hint
+    assert bench.run_job.events_of("restart") == []
+    bench.run(counting())
+    bench.whole()
 
 
 @item("checkpoint-older-than-published")

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of, reconcile
-from clonos.errors import CausalLogDamaged, CheckpointMismatch
+from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointMismatch
 from clonos.log.control import ControlState
 from clonos.log.records import Owner, Plan
 
@@ -26,8 +26,19 @@ class FakeCheckpoint:
     def __init__(self, offsets: dict[int, str], commits: list[int]) -> None:
         self.entries = dict(offsets)
         self._commits = commits
+        self.location = "checkpoint"
         self.state = True
+        self.lost = False
         self.metadata = True
+
+    def lacks_state(self) -> bool:
+        return self.lost
+
+    def set_aside(self) -> str:
+        self.entries.clear()
+        self._commits.clear()
+        self.lost = False
+        return "aside"
 
     def commits(self) -> list[int]:
         return sorted(self._commits)
@@ -62,6 +73,23 @@ def state(planned: list[int], committed: int = -1, query: str = "q") -> ControlS
 
 def run(checkpoint: FakeCheckpoint, log: ControlState) -> list[str]:
     return reconcile(cast("CheckpointDirectory", checkpoint), "q", log)
+
+
+def test_a_checkpoint_without_its_state_is_set_aside_if_the_log_can_replay_all() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: "plan 1"}, [0, 1])
+    checkpoint.lost = True
+    repairs = run(checkpoint, state([0, 1, 2], committed=1))
+    assert repairs[0] == "set the checkpoint aside as aside: its state is missing, all epochs are replayed"
+    assert checkpoint.entries == {0: "plan 0"}, "the first epoch is replayed from its plan"
+
+
+def test_state_that_the_log_cannot_replay_is_refused_with_the_way_back() -> None:
+    checkpoint = FakeCheckpoint({7: "plan 7", 8: "plan 8"}, [7, 8])
+    checkpoint.lost = True
+    with pytest.raises(CheckpointDamaged, match="no longer holds the plan of epoch 0") as refused:
+        run(checkpoint, state([7, 8], committed=8))
+    assert "savepoint" in refused.value.hint
+    assert checkpoint.entries == {7: "plan 7", 8: "plan 8"}, "nothing is changed"
 
 
 def test_a_first_start() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from clonos.carried_errors import carry
@@ -9,10 +11,14 @@ from clonos.driver.epochs import PlanRestored
 from clonos.driver.restart_budget import RestartBudget, classify
 from clonos.errors import (
     CheckpointDamaged,
+    CheckpointMismatch,
+    ClonosError,
     EpochFailed,
     JobCodeError,
+    JvmExited,
     KafkaAccessDenied,
     RestartsExhausted,
+    ScratchUnwritable,
     ServiceError,
     SourceOffsetsExpired,
     Superseded,
@@ -209,3 +215,93 @@ def test_a_restored_plan_is_no_failure() -> None:
 def test_many_attempts_do_not_overflow() -> None:
     restarts = budget(attempts=5000, initial_backoff_ms=1, max_backoff_ms=10)
     assert max(restarts.pause(EpochFailed("x")) for _ in range(5000)) == 0.01
+
+
+_STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+_TASK = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0: "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "names"),
+    [
+        (
+            f"{_STREAM}{_TASK}org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'abc' of the "
+            'type "STRING" cannot be cast to "INT" because it is malformed. SQLSTATE: 22018\n\tat o.a.s.X.y(Z.scala:1)',
+            JobCodeError,
+            ("[CAST_INVALID_INPUT] The value 'abc'", "try_cast"),
+        ),
+        (
+            f"{_STREAM}{_TASK}[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012",
+            JobCodeError,
+            ("[DIVIDE_BY_ZERO]", "try_divide"),
+        ),
+        (
+            f"{_STREAM}assertion failed: There are [1] sources in the checkpoint offsets and now there are [2] sources "
+            "requested by the query. Cannot continue.",
+            CheckpointMismatch,
+            ("There are [1] sources", "run the older code again"),
+        ),
+        (
+            f"{_STREAM}{_TASK}[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match existing "
+            "state value schema. SQLSTATE: 42K06",
+            CheckpointMismatch,
+            ("Provided value schema", "run the older code again"),
+        ),
+        (
+            f"{_STREAM}[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] Streaming stateful operator name does "
+            "not match. SQLSTATE: 42K03",
+            CheckpointMismatch,
+            ("operator name", "new name"),
+        ),
+        (
+            "[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] Cannot restart streaming query. SQLSTATE: 42K03",
+            CheckpointDamaged,
+            ("is missing", "savepoint"),
+        ),
+        (
+            f'{_STREAM}{_TASK}[UNSUPPORTED_CALL.WITHOUT_SUGGESTION] Cannot call the method "getInt" of the class '
+            '"org.apache.spark.sql.vectorized.ArrowColumnVector$ArrowVectorAccessor". SQLSTATE: 0A000',
+            JobCodeError,
+            ("not of its declared type int", "pyarrow.int32()"),
+        ),
+    ],
+)
+def test_failures_that_each_replay_repeats_are_refused_at_once(
+    text: str, expected: type[ClonosError], names: tuple[str, ...]
+) -> None:
+    got = classify(StreamingQueryException(text))
+    assert isinstance(got, expected)
+    assert not got.retry
+    assert all(name in str(got) for name in names), str(got)
+    with pytest.raises(expected):
+        budget(attempts=8).pause(got)
+
+
+def test_deleted_temporary_files_need_another_process() -> None:
+    text = "Task serialization failed: java.nio.file.NoSuchFileException: /tmp/x/blockmgr-32afbcdf/0d"
+    got = classify(StreamingQueryException(text))
+    assert (type(got), got.exit_code) == (JvmExited, 45)
+    assert "/tmp/x/blockmgr-32afbcdf/0d" in got.what
+    with pytest.raises(JvmExited):
+        budget(attempts=8).pause(got)
+
+
+def test_a_full_folder_for_temporary_files_is_named_also_after_the_last_attempt() -> None:
+    got = classify(StreamingQueryException(f"{_TASK}java.io.IOException: No space left on device\n\tat java.base/x"))
+    assert type(got) is ScratchUnwritable
+    assert tempfile.gettempdir() in got.what
+    with pytest.raises(RestartsExhausted) as ended:
+        budget(attempts=0).pause(got)
+    assert "CLONOS_SCRATCH" in ended.value.hint
+
+
+def test_a_busy_host_alone_does_not_use_up_the_attempts() -> None:
+    late = classify(StreamingQueryException("java.io.IOException: Python worker failed to connect back."))
+    restarts = budget(attempts=1, max_backoff_ms=500)
+    assert [restarts.pause(late) for _ in range(20)] == [0.5] * 20
+    assert restarts.attempts == 0
+    pauses = [restarts.pause(late) for _ in range(40)]
+    assert set(pauses) == {0.5}
+    assert restarts.pause(late) > 0
+    with pytest.raises(RestartsExhausted):
+        restarts.pause(late)

@@ -373,7 +373,15 @@ def test_normal_epochs_are_collapsed() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"replay": True}, {"diverged_lanes": 1}, {"skipped_lanes": 1}, {"dead_letters": 2}, {"dropped": 1}, {"late_rows": 1}]
+    "fields",
+    [
+        {"replay": True},
+        {"diverged_lanes": 1},
+        {"skipped_lanes": 1},
+        {"dead_letters": 2},
+        {"dropped": 1},
+        {"late_rows": 1},
+    ],
 )
 def test_an_unusual_epoch_is_not_collapsed(fields: dict[str, object]) -> None:
     shown = collapse_epochs(parse(epoch(1), epoch(2), epoch(3, **fields), epoch(4), epoch(5)))
