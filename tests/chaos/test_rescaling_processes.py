@@ -116,4 +116,4 @@ def test_a_rescale_by_the_platform_survives_each_kill(stack: Stack, tmp_path: Pa
     lines = stack.client.jobs.logs("counted", tail=500).lines
     assert not any("could not be repartitioned" in line for line in lines)
     feeder.burst(50)
-    await_counts("it goes on")
+    await_counts("it continues")
