@@ -10,7 +10,7 @@ import pytest
 from clonos.resources.jobs import OperatorMetrics
 from clonos_api.fleet.facts import read_facts
 from clonos_api.fleet.forecasts import Estimates
-from clonos_api.fleet.health import line_of
+from clonos_api.fleet.health import Rates, line_of
 from clonos_api.store import (
     counters,
     jobs,
@@ -97,7 +97,7 @@ async def test_late_rows_are_counted_and_reported_for_a_while(database: Database
         assert newest.timestamp() > late_at
         for seconds, rows in ((60, 5), (3600, None)):
             facts = replace(await read_facts(session), at=newest + timedelta(seconds=seconds))
-            late = line_of(job, facts, Estimates(), None).late
+            late = line_of(job, facts, Estimates(), Rates()).late
             assert (late.rows if late is not None else None) == rows
 
 

@@ -45,7 +45,12 @@ class Query:
         self.query = SimpleNamespace(name="out")
         self.runner = SimpleNamespace(finished=0)
         self.done = False
+        self.is_ready = False
         self._failure = failure
+
+    def becomes_ready(self) -> bool:
+        before, self.is_ready = self.is_ready, True
+        return not before
 
     def raise_failure(self) -> None:
         if self.done and self._failure is not None:
