@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +13,7 @@ from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Event, Events
+from clonos.testing.harness import eventually
 
 
 class DriverThread:
@@ -38,6 +40,16 @@ class DriverThread:
             self.driver.run()
         except Exception as failure:
             self.failure = failure
+
+    def await_(self, check: Callable[[], bool], description: str) -> None:
+        """Poll until `check` returns True; the driver's error ends the wait."""
+
+        def checked() -> bool:
+            if self.failure is not None:
+                raise self.failure
+            return check()
+
+        eventually(checked, description, details=lambda: str(self.events[-5:]))
 
     def join(self, timeout_s: float = 400.0) -> None:
         """Wait until the driver has ended."""

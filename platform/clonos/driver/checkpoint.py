@@ -13,7 +13,7 @@ import errno
 import functools
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from clonos.errors import (
     CausalLogDamaged,
     CheckpointDamaged,
+    CheckpointMismatch,
     CheckpointOutdated,
     CheckpointUnavailable,
     CheckpointUnwritable,
@@ -422,6 +423,49 @@ def source_ends(entry: str) -> list[Progress]:
             }
         )
     return sources
+
+
+def restart_topics(checkpoint: CheckpointDirectory, query: str, state: ControlState, topics: Collection[str]) -> None:
+    """Remove source topics that were created again from the newest commit, so that the next epoch reads them from their
+    beginning.
+
+    Args:
+        checkpoint: The query's checkpoint.
+        query: The query.
+        state: The causal log.
+        topics: The topics.
+
+    Raises:
+        CheckpointMismatch: The next epoch read one of the topics, and the log has committed it: it cannot be replayed,
+            because its records are gone.
+    """
+    commits = checkpoint.commits()
+    newest = commits[-1] if commits else -1
+    plan = state.plan(query, newest + 1)
+    read = {part.topic for scan in plan.scans for part in scan} if plan is not None else set[str]()
+    if plan is not None and not read.isdisjoint(topics) and state.committed.get(query, -1) > newest:
+        raise CheckpointMismatch(
+            f"Epoch {newest + 1} of {query} is published, but not in the checkpoint, and the source topics "
+            f"{sorted(read & set(topics))}, from which it would be replayed, were deleted and created again.",
+            hint="start with --new-lineage, a new --checkpoint and, for other topics, starting= in the job's sources.",
+        )
+    if newest < 0:
+        checkpoint.drop_offsets(0)
+        checkpoint.drop_state()
+        return
+    entry = checkpoint.read_offsets(newest)
+    if entry is None:
+        return
+    head, sources = entry.splitlines()[:2], entry.splitlines()[2:]
+    kept = [_without_topics(source, topics) if source.startswith("{") else source for source in sources]
+    if kept != sources:
+        checkpoint.write_offsets(newest, "\n".join([*head, *kept]))
+
+
+def _without_topics(source: str, topics: Collection[str]) -> str:
+    offsets = json.loads(source)
+    left = {topic: partitions for topic, partitions in offsets.items() if topic not in topics}
+    return source if left == offsets else json.dumps(left, separators=(",", ":"))
 
 
 def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) -> list[str]:

@@ -6,6 +6,7 @@ tasks and aborts their transactions. All queries of a job share one claim, so al
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -18,13 +19,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
-from clonos.driver.checkpoint import CheckpointDirectory
+from clonos.driver.checkpoint import CheckpointDirectory, restart_topics
 from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.finished_topics import without
-from clonos.driver.job_graph import Graph, dead_letter_topics, job_graph
+from clonos.driver.job_graph import Graph, job_graph, published_topics
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions, sink_topics
 from clonos.driver.preparation import Preparation
@@ -34,13 +35,14 @@ from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
 from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState, StateMachine
-from clonos.driver.topic_ids import TopicIds, check_source_topics
+from clonos.driver.topic_ids import TopicIds, check_source_topics, created_again, topic_ids
 from clonos.errors import (
     BrokerUnavailable,
     CheckpointUnavailable,
     ClonosError,
     JvmExited,
     ServiceUnavailable,
+    SourceOffsetsExpired,
     StopTimedOut,
     Superseded,
 )
@@ -53,10 +55,11 @@ from clonos.jobs.definition import Job
 from clonos.jobs.spec import SharingDepth
 from clonos.kafka import await_brokers, explained
 from clonos.log.claiming import Claimant, Ownership
+from clonos.log.control import ControlState, known_control
 from clonos.log.prepared import Prepared
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.spark.repeatable_kafka import long_polls
+from clonos.spark.repeatable_kafka import forget_consumers, long_polls
 from clonos.spark.session import alive
 from clonos.spark.storage import leave_checksums_to_hadoop
 from clonos.telemetry.events import Events, error_fields
@@ -122,6 +125,7 @@ class Driver:
         self._failing: str | None = None
         self._assumed_outages = 0  # failures since the last finished epoch that an outage of Kafka may have caused
         self._running: list[Running] = []
+        self._own: Ownership | None = None  # the newest claim
         self._directories: dict[str, CheckpointDirectory] = {}
 
     @property
@@ -234,7 +238,11 @@ class Driver:
             self._directory(query).check()
             start = self._positions.next_start(query)
             # Whether a deleted topic of a pattern was read to its end is in the log, which this does not read.
-            self._positions.check_retained(without(start, self._positions.deleted_topics(start)))
+            try:
+                self._positions.check_retained(without(start, self._positions.deleted_topics(start)))
+            except SourceOffsetsExpired as error:
+                self._check_topics(error)
+                raise
 
     def run(self, prepared: Prepared | None = None) -> None:
         """Run the job until it is stopped, finished or superseded, or fails.
@@ -304,6 +312,8 @@ class Driver:
                     await_brokers(self._kafka, timeout_s=_ANSWER_S)
                 if not self._context.queries:
                     self.define()
+                if self._options.new_lineage:
+                    self._restart_topics()
                 if prepared is None:
                     self.check()
                 return True
@@ -327,6 +337,8 @@ class Driver:
         try:
             await_brokers(self._kafka, timeout_s=_ANSWER_S)
             self._claimant.check_rival(error, self._stopped_within)
+            if self._own is not None:
+                self._check_topics(error)
             self.check()
         except Superseded:
             raise
@@ -388,10 +400,9 @@ class Driver:
             # A new lineage builds on the commits of the checkpoint. The claim itself holds them, so that a crash right
             # after the claim leaves no partial lineage.
             lineage = self._positions.committed() if self._options.new_lineage and not restart else None
-            self._topic_ids.stop()
             self._topic_ids = TopicIds(self._kafka)
-            read, dead_letters = self._positions.topics(), self._dead_letters()
-            self._topic_ids.prefetch(read | sink_topics(self._context.queries) | dead_letters)
+            published = (published_topics(self._graph, query) for query in self._context.queries)
+            self._topic_ids.prefetch(self._positions.topics().union(*published, [log_topic(self._job.spec.name)]))
             own = self._claimant.claim(
                 new_lineage=lineage,
                 request_key=self._options.request_key,
@@ -405,6 +416,7 @@ class Driver:
             if not error.retry:
                 raise
             return error
+        self._own = own
         self._events.generation = own.owner.generation
         self._forget_positions()
         self._events.emit(
@@ -429,8 +441,6 @@ class Driver:
             order = StartOrder(running, self._graph, cold=prepared is None and not restart)
             self._running = running
             self._start_due(order)
-            # A query may read what another one could not decode: that topic is a source.
-            self._topic_ids.watch(ignored=sink_topics(self._context.queries) | (dead_letters - read), log=own.topic)
             self._to(DriverState.RUNNING)
             self._watch(running, order)
             return None
@@ -439,7 +449,6 @@ class Driver:
                 raise
             return error
         finally:
-            self._topic_ids.stop()
             for started in running:
                 started.stop()
             own.control.dispose()
@@ -449,7 +458,8 @@ class Driver:
         sinks = [query.name for query in self._context.queries]
         for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
             self._events.emit("sink-added", query=name)
-        check_source_topics(own.state.topic_ids, self._topic_ids.of(self._positions.topics()))
+        now = self._topic_ids.of(self._positions.topics())
+        check_source_topics(own.state.topic_ids, now, job=self._job.spec.name)
 
     def _preparation(self) -> Preparation:
         return Preparation(
@@ -465,9 +475,43 @@ class Driver:
             attempt=self._budget.attempts + self._assumed_outages,
         )
 
-    def _dead_letters(self) -> set[str]:
-        """The topics of the poison records of all queries."""
-        return set[str]().union(*(dead_letter_topics(self._graph, query.name) for query in self._context.queries))
+    def _known_log(self) -> ControlState | None:
+        return self._own.state if self._own is not None else known_control(self._kafka, self._job.spec.name)
+
+    def _restart_topics(self) -> None:
+        """Let the queries read source topics from their beginning that were deleted and created again.
+
+        This comes before the claim of the new lineage: after a crash in between, the old lineage still refuses them.
+        """
+        state, key = self._known_log(), self._options.request_key
+        if state is None or state.claim is None or (key and state.claim.request_key == key):
+            return
+        changed = created_again(state.topic_ids, topic_ids(self._kafka, self._positions.topics()))
+        for query in self._context.queries if changed else []:
+            restart_topics(self._directory(query), query.name, state, changed)
+
+    def _check_topics(self, error: ClonosError) -> None:
+        """Report source topics that were created again as the cause of `error`, once all epochs in progress have ended.
+
+        Raises:
+            SourceOffsetsExpired: A topic was created again.
+        """
+        state, first = self._known_log(), ""
+        if state is None:
+            return
+        with contextlib.suppress(BrokerUnavailable, StopTimedOut):
+            now = topic_ids(self._kafka, self._positions.topics())
+            changed = set(created_again(state.topic_ids, now))
+            if changed and self._own is not None:
+                forget_consumers(self._spark)
+                # An epoch in doubt would be published again in the new lineage that the hint names.
+                self._stop(self._running)
+                readers = (query.name for query in self._context.queries if changed & self._positions.read_by(query))
+                first = next((f"epoch {state.committed.get(name, -1) + 1} of {name}" for name in readers), "")
+            try:
+                check_source_topics(state.topic_ids, now, job=self._job.spec.name, first=first)
+            except SourceOffsetsExpired as cause:
+                raise cause from error
 
     def _pin(self, own: Ownership) -> None:
         """Define the job again if an epoch in doubt was planned with other answers of a Schema Registry.
@@ -552,7 +596,6 @@ class Driver:
                 self._assumed_outages = 0
                 self._service_waits = 0
                 self._budget.progressed()
-            self._topic_ids.check()
             for running in queries:
                 if running.becomes_ready():
                     self._events.emit("ready", query=running.query.name)
@@ -564,8 +607,10 @@ class Driver:
             for running in queries:
                 try:
                     running.raise_failure()
-                except ClonosError:
+                except ClonosError as error:
                     self._failing = running.query.name
+                    if isinstance(error, SourceOffsetsExpired):
+                        self._check_topics(error)
                     raise
             if done:
                 self._to(DriverState.FINISHED)

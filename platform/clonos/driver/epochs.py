@@ -18,14 +18,14 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, get_args
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.causal.counting import count
-from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
+from clonos.causal.epoch_scope import PROPERTY, TOPIC_IDS, EpochScope, encode_scope
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of, source_ends
 from clonos.driver.code_identity import changed_parts
 from clonos.driver.epoch_bound import EpochBound
@@ -102,7 +102,7 @@ class EpochRunner:
         topic_ids: Looks up the ids of the topics of plans.
         by_pattern: Whether a source of the query reads the topics of a pattern.
         source_topics: The topics that the query has read.
-        dead_letter_topics: The topics to which it publishes poison records.
+        published_topics: The topics that it is known to write, those of poison records included.
         static_inputs: The files that the query is joined with.
         rescale_after: The epoch after which the query must be rescaled; None: it continues.
 
@@ -133,7 +133,7 @@ class EpochRunner:
         topic_ids: TopicIds | None = None,
         by_pattern: bool = False,
         source_topics: frozenset[str] = frozenset(),
-        dead_letter_topics: frozenset[str] = frozenset(),
+        published_topics: frozenset[str] = frozenset(),
         static_inputs: StaticInputs | None = None,
         rescale_after: int | None = None,
     ) -> None:
@@ -166,7 +166,7 @@ class EpochRunner:
         self._topic_ids = topic_ids
         self._by_pattern = by_pattern
         self._source_topics = source_topics
-        self._dead_letter_topics = dead_letter_topics
+        self._published_topics = published_topics
         self._static_inputs = static_inputs
         self._rescale_after = rescale_after
         # Markers read at the claim are valid only for epochs that were in doubt then.
@@ -275,6 +275,7 @@ class EpochRunner:
         reach("plan-committed", query=name, epoch=epoch, replay=replay)
         # Step 2: scope of the causal services.
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(identity, plan)))
+        self._spark.sparkContext.setLocalProperty(TOPIC_IDS, self._source_ids(plan))
         return begun
 
     def _finish(self, begun: _Begun, reports: list[LaneReport], size: int = 0) -> None:
@@ -282,7 +283,8 @@ class EpochRunner:
         name, epoch, replay = begun.identity.query, begun.identity.epoch, begun.identity.replay
         self._note_tails(begun.plan, reports)
         # Tasks between epochs (there should be none) do not belong to this epoch.
-        self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+        for local in (PROPERTY, TOPIC_IDS):
+            self._spark.sparkContext.setLocalProperty(local, None)  # type: ignore[arg-type]
         published_at = time.monotonic()
         # Step 4: commit.
         records = sum(report.records for report in reports)
@@ -508,15 +510,22 @@ class EpochRunner:
     def _new_topic_ids(self, planned: Planned) -> dict[str, str]:
         """Topic → id, for the topics of the epoch that the log does not know, or knows with another id."""
         topics = {part.topic for scan in planned.scans for part in scan}
-        topic = getattr(self._query.sink, "topic", None)
-        published = self._dead_letter_topics | ({topic} if topic else set())
-        ids = self._topic_ids.of(topics | published) if self._topic_ids is not None else {}
+        ids = self._ids(topics | self._published_topics)
         known = self._own.state.topic_ids
         if self._by_pattern:  # a topic may have appeared again since the job's start
             read = {name: ids[name] for name in topics & ids.keys()}
-            check_source_topics(known, read)
+            check_source_topics(known, read, job=self._own.job)
             check_deleted_topics(known, read)
         return {name: id_ for name, id_ in ids.items() if known.get(name) != id_}
+
+    def _ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return self._topic_ids.of(topics) if self._topic_ids is not None else {}
+
+    def _source_ids(self, plan: Plan) -> str:
+        """The ids of the plan's source topics, as `clonos.TopicIds` reads them in tasks."""
+        known = self._own.state.topic_ids
+        topics = sorted({part.topic for scan in plan.scans for part in scan} & known.keys())
+        return ",".join(f"{topic}={known[topic]}" for topic in topics)
 
     def _finished_topics(self, planned: Planned) -> frozenset[str]:
         """The topics of the epoch that a pattern selects, and of which the epoch reads all records."""
@@ -578,6 +587,8 @@ class EpochRunner:
             plan_offset,
             self._resolution(identity.epoch) if identity.replay else None,
             self._decisions,
+            # Not those of the log: a sink topic may have been created again since the epoch was planned.
+            self._ids(self._published_topics | {self._own.topic}),
         )
 
     def _note_tails(self, plan: Plan, reports: list[LaneReport]) -> None:

@@ -55,6 +55,13 @@ def dead_letter_topics(graph: Graph, query: str) -> frozenset[str]:
     return frozenset(graph.get(query, {}).get("dead_letters", ()))
 
 
+def published_topics(graph: Graph, query: Query) -> frozenset[str]:
+    """The topics that a query is known to write, those of poison records included."""
+    topic = getattr(query.sink, "topic", None)
+    named = frozenset({topic} if isinstance(topic, str) else ())
+    return named | frozenset(graph.get(query.name, {}).get("outputs", ())) | dead_letter_topics(graph, query.name)
+
+
 def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Graph:
     """Describe the queries of a job.
 

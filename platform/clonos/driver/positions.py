@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
+from clonos.driver.repeatable import streaming_scans
 from clonos.driver.topic_ids import topic_ids
 from clonos.extend.source import Progress
 from clonos.jobs.context import JobContext, Query
@@ -50,6 +51,11 @@ class Positions:
     def source_topics(self) -> frozenset[str]:
         """The topics that the job's sources read now."""
         return frozenset[str]().union(*(source.topics() for source in self._context.sources))
+
+    def read_by(self, query: Query) -> set[str]:
+        """The topics that a query names, and those of its checkpoint's progress."""
+        named = (topic for scan in streaming_scans(query.frame) for topic in scan.topics())
+        return self.next_start(query).keys() | set(named)
 
     def topics(self) -> set[str]:
         """The topics that the job reads, those of the checkpoints' progress included."""

@@ -10,9 +10,9 @@ from clonos.driver.checkpoint import CheckpointDirectory, reconcile
 from clonos.driver.continuity import check_sink_topic
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.finished_topics import finished_topics, with_replay, without
-from clonos.driver.job_graph import Graph, dead_letter_topics
+from clonos.driver.job_graph import Graph, published_topics
 from clonos.driver.options import RunOptions
-from clonos.driver.positions import Positions, sink_topics
+from clonos.driver.positions import Positions
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.rescaling import rescale_to
 from clonos.driver.resolutions import record_resolutions
@@ -84,7 +84,8 @@ class Preparation:
         committed = self._committed(query)
         for decision in record_resolutions(own, query.sink, committed, self.options.resolutions, self.job.code):
             self.emit("resolved", query=query.name, epoch=decision.epoch, action=decision.action)
-        for topic in check_sink_topic(own, query.name, committed + 1, self.topic_ids.of(sink_topics([query]))):
+        published = self.topic_ids.of(published_topics(self.graph, query))
+        for topic in check_sink_topic(own, query.name, committed + 1, published):
             self.emit("topic-created-again", query=query.name, topic=topic)
         for repair in reconcile(checkpoint, query.name, own.state):
             self.emit("reconciled", query=query.name, done=repair)
@@ -121,7 +122,7 @@ class Preparation:
             by_pattern=any("subscribepattern" in scan.options for scan in streaming_scans(query.frame)),
             static_inputs=static_inputs,
             source_topics=frozenset(start),
-            dead_letter_topics=dead_letter_topics(self.graph, query.name),
+            published_topics=frozenset(published),
             rescale_after=rescale_after,
         )
         begin_offsets = self.positions.of_sources(start)

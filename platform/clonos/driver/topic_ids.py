@@ -8,37 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from clonos.errors import BrokerUnavailable, CausalLogDamaged, ClonosError, EpochFailed, SourceOffsetsExpired
+from clonos.errors import BrokerUnavailable, ClonosError, EpochFailed, SourceOffsetsExpired
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
 _TIMEOUT_S: Final = 15.0
-_EVERY_S: Final = 30.0
 _DELETED: Final = "deleted "
 
 
 class TopicIds:
-    """Looks up the ids of topics once, and then watches in the background whether they change.
+    """Looks up the ids of topics once. Kafka's clients compare them with the ids that they send (`clonos.TopicIds`).
 
     Args:
         kafka: The Kafka cluster.
-        every_s: Pause between two checks, in seconds.
     """
 
-    def __init__(self, kafka: KafkaSettings, *, every_s: float = _EVERY_S) -> None:
+    def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
-        self._every_s = every_s
         self._ids: dict[str, str] = {}
-        self._now: dict[str, str] = {}
-        self._log = ""
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
 
     def of(self, topics: Iterable[str]) -> dict[str, str]:
         """Topic → id, for those of `topics` that exist, as looked up first.
@@ -51,7 +45,7 @@ class TopicIds:
         with self._lock:
             missing = names - self._ids.keys()
             if missing:
-                self._ids = self._ids | topic_ids(self._kafka, missing)
+                self._ids |= topic_ids(self._kafka, missing)
             return {name: self._ids[name] for name in sorted(names & self._ids.keys())}
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -66,9 +60,7 @@ class TopicIds:
         if present := topic_ids(self._kafka, names):
             raise EpochFailed(f"Kafka listed its topics without {sorted(present)}, which exist.")
         with self._lock:
-            # New mappings: `check` iterates over them in another thread.
             self._ids = {topic: id_ for topic, id_ in self._ids.items() if topic not in names}
-            self._now = {topic: id_ for topic, id_ in self._now.items() if topic not in names}
 
     def prefetch(self, topics: Iterable[str]) -> None:
         """Look up `topics` in the background, so that `of` returns sooner; an error is left to `of`."""
@@ -79,45 +71,6 @@ class TopicIds:
                 self.of(names)
 
         threading.Thread(target=fetch, daemon=True, name="clonos-topic-ids").start()
-
-    def watch(self, ignored: Collection[str] = (), *, log: str = "") -> None:
-        """Start to check the topics in the background until `stop`.
-
-        Args:
-            ignored: Topics that may change, such as those of sinks.
-            log: The topic of the causal log.
-        """
-        self._log = log
-        threading.Thread(target=self._watch, args=(frozenset(ignored),), daemon=True, name="clonos-topic-ids").start()
-
-    def stop(self) -> None:
-        """Stop the checks, without waiting for the one in progress."""
-        self._stopped.set()
-
-    def check(self) -> None:
-        """Check the newest ids that the background has read; this does not wait.
-
-        Raises:
-            CausalLogDamaged: The topic of the causal log has another id now.
-            SourceOffsetsExpired: Another topic has another id now.
-        """
-        if self._log in created_again(self._ids, self._now):
-            raise CausalLogDamaged(
-                f"The topic {self._log} was deleted and created again while the job ran: claims and plans are gone.",
-                hint="find out who deletes topics. Then start with --new-lineage and a new output topic.",
-            )
-        check_source_topics(self._ids, self._now)
-
-    def _watch(self, ignored: frozenset[str]) -> None:
-        if self._log:
-            with contextlib.suppress(ClonosError):
-                self.of([self._log])
-        while not self._stopped.wait(self._every_s):
-            before = dict(self._ids)
-            with contextlib.suppress(ClonosError):  # the job itself reports that Kafka does not answer
-                now = topic_ids(self._kafka, before.keys() - ignored)
-                with self._lock:  # without the topics that were forgotten in the meantime
-                    self._now = {name: id_ for name, id_ in now.items() if self._ids.get(name) == before[name]}
 
 
 def topic_ids(kafka: KafkaSettings, topics: Iterable[str]) -> dict[str, str]:
@@ -174,20 +127,30 @@ def check_deleted_topics(known: Mapping[str, str], now: Mapping[str, str]) -> No
         )
 
 
-def check_source_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+def check_source_topics(known: Mapping[str, str], now: Mapping[str, str], *, job: str, first: str = "") -> None:
     """Refuse to read a topic that was deleted and created again.
 
     Args:
         known: Topic → id, of the log's plans.
         now: Topic → id, of the topics that the job reads.
+        job: The job's name.
+        first: The epoch that would be the first to read the new topics, such as ``epoch 7 of output``, if the job has
+            compared the ids of all epochs before; empty: the job starts.
 
     Raises:
         SourceOffsetsExpired: A topic has another id now.
     """
     changed = created_again(known, now)
     if changed:
+        what = f"The source topics {changed} were deleted and created again: all offsets belong to the old ones."
+        kept = ""
+        if first:
+            what = f"{what} The first epoch concerned is {first}."
+            kept = "the epochs before it read the old topics only; no record of the new ones was published."
         raise SourceOffsetsExpired(
-            f"The source topics {changed} were deleted and created again: the checkpoint's offsets belong to the old "
-            "ones.",
-            hint="to read the new topics from their beginning, start with --new-lineage and a new --checkpoint.",
+            what,
+            kept=kept,
+            hint="start once with `clonos run … --new-lineage` and the same checkpoint; or, with a control plane, "
+            f"`clonos savepoint create {job} --name here`, then `clonos job start {job} --from here --publish-again`. "
+            "The job then reads the new topics from their beginning and all others from where it is, with its state.",
         )

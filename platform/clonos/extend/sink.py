@@ -82,6 +82,8 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         plan_offset: Offset of the epoch's plan in the control partition, if this owner has just written it; else -1.
         resolution: The user's decision about the epoch; None: published lanes must equal their replay.
         decisions: The decisions that the sink accepts, for messages.
+        topic_ids: Topic → Kafka's id of it, of the causal log and the known topics of the sink. A transaction that
+            wrote to a topic with another id must not be committed.
     """
 
     identity: EpochIdentity
@@ -92,6 +94,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     plan_offset: int = -1
     resolution: Resolution | None = None
     decisions: tuple[str, ...] = ("keep",)
+    topic_ids: dict[str, str] = {}
 
     @property
     def may_differ(self) -> bool:

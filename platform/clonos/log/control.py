@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from clonos.errors import CausalLogDamaged, EpochFailed, ForeignRecord, Superseded
 from clonos.kafka import topics_missing
 from clonos.log.reading import LogReader, Positioned
@@ -97,7 +99,9 @@ class ControlState:
                     speed = plan.records / len(plan.scans) * 1000 / record.duration_ms
                     self.speeds[record.query] = max(speed, 0.9 * self.speeds.get(record.query, 0.0))
             case Resolution() if record.owner == self.owner:
-                self.resolutions[record.query, record.epoch] = record
+                # A marker of the deciding owner, or of a later one, carries the decision out (`SinkEpoch.counts`).
+                decided = replace(record, owner=record.decided_by or record.owner, decided_by=None)
+                self.resolutions[record.query, record.epoch] = decided
             case _:
                 return
 

@@ -208,6 +208,7 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution"):
     action: str  # ``new-code``: the epoch is replayed with changed code; or a `clonos.extend.sink.Decision`
     code: str  # hash of the code that the decision is for
     topic: str = ""  # for ``dead-letter``: the topic of the records
+    decided_by: Owner | None = None  # in a renewed record: the owner that wrote the first one; else `owner` did
 
 
 Record = Claim | AssignLanes | Plan | Determinants | Marker | EpochCommitted | Resolution

@@ -94,7 +94,9 @@ def _renew_old_plans(ownership: Ownership, *, before: int) -> None:
     queries = {query for query, _ in old}
     records: list[Plan | EpochCommitted | Resolution] = [replace(plan, owner=owner) for plan in old.values()]
     records += [replace(commit, owner=owner) for query, commit in state.commits.items() if query in queries]
-    records += [replace(entry, owner=owner) for key, entry in state.resolutions.items() if key in old]
+    records += [
+        replace(entry, owner=owner, decided_by=entry.owner) for key, entry in state.resolutions.items() if key in old
+    ]
     for offset, record in zip(ownership.control.append_all(records), records, strict=True):
         if isinstance(record, Plan):
             del state.plans[record.query, record.epoch]  # of two plans of an epoch, the first would count

@@ -76,15 +76,17 @@ class JvmProducer:
         with failures(self._spark):
             self.java.mark(topic, partition, marker)
 
-    def commit(self, log_end: int = -1) -> int:
-        """Commit the transaction, unless another driver has claimed the lane; returns the marker's offset.
+    def commit(self, log_end: int = -1, topic_ids: Mapping[str, str] | None = None) -> int:
+        """Commit the transaction, unless another driver has claimed the lane, or a topic was deleted and created again;
+        returns the marker's offset.
 
         Args:
-            log_end: The end of the marker's partition when the driver checked that it owns the lane; -1: the marker's
-                offset is not compared with it.
+            log_end: The end of the marker's partition when the driver checked that it owns the lane; -1: neither the
+                marker's offset nor an id is compared.
+            topic_ids: The ids of the topics that may have records of the transaction, as far as they are known.
         """
         with failures(self._spark, commit=True):
-            offset: int = self.java.commit(log_end)
+            offset: int = self.java.commit(log_end, dict(topic_ids or {}))
         return offset
 
     def flush(self) -> None:

@@ -67,6 +67,7 @@ class LanePass(msgspec.Struct, frozen=True, rename="camel"):
         producer: Further options of the producers.
         patient: Options that replace those for a lane of more than `patient_bytes`.
         patient_bytes: Bytes.
+        topic_ids: The ids of the topics that may have records of the transactions, as far as they are known.
         lanes: By Spark's partition index.
     """
 
@@ -82,6 +83,7 @@ class LanePass(msgspec.Struct, frozen=True, rename="camel"):
     producer: dict[str, str]
     patient: dict[str, str]
     patient_bytes: int
+    topic_ids: dict[str, str]
     lanes: tuple[TaskLane, ...]
 
 

@@ -126,6 +126,11 @@ def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
     jvm_of(spark).clonos.RepeatableKafka.setBound(run_id, records)
 
 
+def forget_consumers(spark: SparkSession) -> None:
+    """Let queries that start later use new consumers: those of before may keep records of a topic that was deleted."""
+    jvm_of(spark).clonos.RepeatableKafka.forgetConsumers()
+
+
 def stop_waiting(spark: SparkSession, run_id: str) -> None:
     """End the wait of a query's sources, and let none of them wait again.
 

@@ -145,6 +145,7 @@ class PartitionedEpoch:
             producer_options(first, first.timeout_ms),
             timeout_options(first, first.longest_timeout_ms),
             first.patient_bytes,
+            dict(self._epoch.topic_ids),
             tuple(tasks),
         )
 

@@ -220,7 +220,7 @@ class SpooledLane:
         offset = -1
         try:
             with self._aborting(lane, producer):
-                offset = producer.commit(log_end)
+                offset = producer.commit(log_end, lane.epoch.topic_ids)
         except ProducerFailed as failure:
             self._resolve(lane, marker, str(failure))  # step 5
         lane.at_point("lane-committed")

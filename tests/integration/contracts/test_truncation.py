@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from clonos.extend.sink import SinkEpoch
 from clonos.log import truncation
 from clonos.log.claiming import Claimant, claim
-from clonos.log.records import InputSlice, Resolution
-from clonos.log.topic import CONTROL
+from clonos.log.records import EpochIdentity, InputSlice, Marker, Resolution
+from clonos.log.topic import CONTROL, log_topic
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
 from support.planning import planned
@@ -40,6 +41,26 @@ def test_a_resting_query_does_not_keep_the_records_of_a_busy_one(kafka: KafkaSet
     assert after.commits["resting"].records == 1
     assert after.resolutions["in-doubt", 0].action == "keep"
     assert after.plans["resting", 0][1].input_slices == (InputSlice("range", "in", 0, 0, 1),)
+
+
+@pytest.mark.usefixtures("soon_old")
+def test_a_renewed_decision_to_publish_again_is_carried_out_once(kafka: KafkaSettings, name: str) -> None:
+    """Two truncations renew the decision while its epoch is replayed. A crash before the epoch's commit follows."""
+    one = claim(kafka, name)
+    planned(one, "in-doubt", 0, committed=False)
+    decision = Resolution(one.owner, "in-doubt", 0, "republish", "c")
+    one.state.take(one.control.append(decision), decision)
+    marker = Marker(one.owner, "in-doubt", 0, 0, InputSlice("range", "in", 0, 0, 1), 1, b"")  # published again
+    two = claim(kafka, name)
+    for epoch in range(30):
+        planned(two, "busy", epoch)
+        if epoch in (14, 29):
+            truncate(two, retained=2)
+    for state in (two.state, claim(kafka, name).state):
+        assert state.plans["in-doubt", 0][1].owner == two.owner, "the plan was renewed, and so was the decision"
+        identity = EpochIdentity(name, log_topic(name), "in-doubt", 0, two.owner, replay=True)
+        epoch_in_doubt = SinkEpoch(identity, kafka, (), resolution=state.resolutions["in-doubt", 0])
+        assert epoch_in_doubt.counts(marker)
 
 
 @pytest.mark.usefixtures("soon_old")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import clonos
-from clonos.driver.topic_ids import TopicIds
+from clonos.driver.options import RunOptions
+from clonos.driver.topic_ids import topic_ids
 from clonos.errors import (
-    CausalLogDamaged,
     CheckpointMismatch,
     ReplayDivergence,
     RestartsExhausted,
@@ -27,11 +29,14 @@ from clonos.errors import (
     TopicMissing,
 )
 from clonos.jobs.context import JobContext
+from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
+from clonos.log.control import known_control
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
+from support.driver_thread import DriverThread
 from support.lost_worker import lose_worker_once
 
 MakeTopic = Callable[..., str]
@@ -118,51 +123,119 @@ def test_a_source_topic_that_was_created_again_is_refused(
     assert copied(kafka, out) == sent
 
 
-def test_a_source_topic_that_is_created_again_is_noticed_while_the_job_runs(
-    kafka: KafkaSettings, make_topic: MakeTopic, create_again: Any
+@pytest.fixture
+def running(
+    spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path
+) -> Iterator[Callable[[JobFunction], DriverThread]]:
+    """Start a job that runs until it fails, on the checkpoint of `run_job`."""
+    started: list[DriverThread] = []
+
+    def start(function: JobFunction) -> DriverThread:
+        options = RunOptions(checkpoint=str(tmp_path / "checkpoint"))
+        started.append(DriverThread(spark, kafka, function, name, options))
+        return started[-1]
+
+    yield start
+    for thread in started:
+        thread.driver.stop()
+        thread.join()
+
+
+@pytest.fixture
+def swap(kafka: KafkaSettings) -> Callable[[str, int], None]:
+    """Delete a topic, and create it again before its readers notice that it is missing."""
+
+    def again(topic: str, partitions: int) -> None:
+        admin = AdminClient(client_config(kafka))
+        admin.delete_topics([topic])[topic].result(60)
+
+        def created() -> bool:
+            try:
+                admin.create_topics([NewTopic(topic, partitions)])[topic].result(60)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False
+            return True
+
+        eventually(created, f"{topic} is created again", poll_s=0)
+
+    return again
+
+
+@pytest.mark.parametrize("lanes", ["driver", pytest.param("partition", marks=pytest.mark.turn)])
+def test_a_source_topic_that_is_created_again_while_the_job_runs(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    feed: Feed,
+    swap: Any,
+    running: Callable[[JobFunction], DriverThread],
+    lanes: str,
+    request: pytest.FixtureRequest,
 ) -> None:
+    """No record of the new topic is published under an offset of the old one, and the way on publishes each once."""
+    if lanes == "partition":
+        request.getfixturevalue("partition_lanes")
+    source, other, out = make_topic(2, "in"), make_topic(1, "other"), make_topic(1, "out")
+
+    def job(ctx: JobContext) -> None:
+        numbers = ctx.source([source, other]).groupBy(F.col("value").cast("string").alias("key")).count()
+        ctx.sink(numbers.select(F.concat_ws("=", "key", "count").alias("value")), topic=out, mode="update")
+
+    sent = feed(source, 2, 100) + feed(other, 1, 10, start=900)
+    thread = running(job)
+    thread.await_(lambda: copied(kafka, out).total() == 110, "the old records are published")
+    swap(source, 2)
+    feed(source, 2, 300, start=50)  # more than the old topic had: all of the checkpoint's offsets exist
+    thread.join()
+    assert isinstance(thread.failure, SourceOffsetsExpired), thread.failure
+    assert re.search(rf"{source}.* deleted and created again", thread.failure.what)
+    published = copied(kafka, out)
+    assert published == counted(sent), "nothing of the new topic is published"
+    epochs = [event["epoch"] for event in thread.events if event["event"] == "epoch"]
+    named = re.search(r"The first epoch concerned is epoch (\d+) of output", thread.failure.what)
+    assert named is not None, thread.failure.what
+    assert int(named[1]) == epochs[-1] + 1
+    with pytest.raises(SourceOffsetsExpired, match="deleted and created again"):
+        run_job(job, name)
+    assert "--new-lineage" in thread.failure.hint
+    feed(other, 1, 5, start=910)
+    run_job(job, name, new_lineage=True)
+    # The state knows the records of the old topic, and the other topic is read from where it was.
+    assert copied(kafka, out) - published == Counter(
+        [f"r{number}={2 if number < 100 else 1}" for number in range(50, 350)] + [f"r{n}=1" for n in range(910, 915)]
+    )
+
+
+def counted(sent: Counter[str]) -> Counter[str]:
+    return Counter(f"{text}={count}" for text, count in sent.items())
+
+
+def test_a_sink_topic_that_is_created_again_while_the_job_runs_is_reported(
+    kafka: KafkaSettings,
+    name: str,
+    make_topic: MakeTopic,
+    feed: Feed,
+    swap: Any,
+    running: Callable[[JobFunction], DriverThread],
+) -> None:
+    """The transaction that met the new topic is aborted, and the next one is committed under the new id."""
     source, out = make_topic(1, "in"), make_topic(1, "out")
-    ids = TopicIds(kafka, every_s=0.1)
-    assert ids.of([source, out, "nowhere"]).keys() == {source, out}
-    ids.watch(ignored=[out])
-    try:
-        create_again(out, 1)
-        ids.check()
-        create_again(source, 1)
-
-        def noticed() -> bool:
-            try:
-                ids.check()
-            except SourceOffsetsExpired as error:
-                return source in error.what and out not in error.what
-            return False
-
-        eventually(noticed, "the new id is noticed")
-    finally:
-        ids.stop()
-
-
-def test_a_log_topic_that_is_created_again_is_noticed_while_the_job_runs(
-    kafka: KafkaSettings, make_topic: MakeTopic, create_again: Any
-) -> None:
-    source, log = make_topic(1, "in"), make_topic(1, "log")
-    ids = TopicIds(kafka, every_s=0.1)
-    ids.of([source])
-    ids.watch(log=log)
-    try:
-        eventually(lambda: log in ids.of([log]), "the log is watched")
-        create_again(log, 1)
-
-        def noticed() -> bool:
-            try:
-                ids.check()
-            except CausalLogDamaged as error:
-                return log in error.what
-            return False
-
-        eventually(noticed, "the new id is noticed")
-    finally:
-        ids.stop()
+    feed(source, 1, 10)
+    thread = running(copy(source, out=out))
+    thread.await_(lambda: copied(kafka, out).total() == 10, "the first records are published")
+    swap(out, 1)
+    sent = feed(source, 1, 5, start=10)
+    thread.await_(lambda: copied(kafka, out) == sent, "the new topic has the new records")
+    again = [event for event in thread.events if event["event"] == "topic-created-again"]
+    assert [event["topic"] for event in again] == [out]
+    sent += feed(source, 1, 5, start=15)
+    thread.await_(lambda: copied(kafka, out) == sent, "the job continues")
+    known = known_control(kafka, name)
+    assert known is not None
+    assert known.topic_ids[out] == topic_ids(kafka, [out])[out]
 
 
 @pytest.mark.turn

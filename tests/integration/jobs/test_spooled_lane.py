@@ -354,7 +354,7 @@ def test_a_claim_that_the_read_of_the_tail_missed_is_detected_by_the_markers_off
     monkeypatch.setattr(SpooledLane, "_publish", publish)
     monkeypatch.setattr(spooled, "require_owner", stale)
     if not compared:
-        monkeypatch.setattr(JvmProducer, "commit", lambda producer, _log_end: commit(producer))
+        monkeypatch.setattr(JvmProducer, "commit", lambda producer, _log_end, _topic_ids: commit(producer))
     with pytest.raises(Superseded):
         run_job(job(source, out, plain), name)
     assert sum(values(kafka, out).values()) == (0 if compared else 10)

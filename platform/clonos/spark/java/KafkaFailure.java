@@ -46,6 +46,9 @@ public final class KafkaFailure {
     if (cause instanceof LaneProducer.TransactionTooSlow) {
       return new CarriedError("EpochTooLarge", where + ": " + cause.getMessage() + ".", "", "");
     }
+    if (cause instanceof TopicIds.CreatedAgain) {
+      return new CarriedError("EpochFailed", where + ": " + cause.getMessage() + ", so the transaction was aborted.", "", "");
+    }
     if (String.valueOf(cause.getMessage()).contains(Errors.INVALID_TRANSACTION_TIMEOUT.message())) {
       return new CarriedError(
           "BrokerLimit",

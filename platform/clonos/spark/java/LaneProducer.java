@@ -213,15 +213,17 @@ public final class LaneProducer implements AutoCloseable {
   }
 
   /**
-   * Commits the transaction, unless another driver has claimed the lane.
+   * Commits the transaction, unless another driver has claimed the lane, or a topic was deleted and created again.
    *
    * @param end the end of the marker's partition when the driver checked that it owns the lane; -1: it is not compared
+   * @param topicIds the ids of the topics that may have records of the transaction, as far as they are known
    * @return the marker's offset
-   * @throws RecordFailed Kafka refused a record, or another driver claimed the lane, so the commit was not sent
+   * @throws RecordFailed Kafka refused a record, another driver claimed the lane, or a topic has another id, so the commit
+   *     was not sent
    */
-  public long commit(long end) throws Exception {
+  public long commit(long end, Map<String, String> topicIds) throws Exception {
     if (end >= 0) {
-      checkMarker(end);
+      check(end, topicIds);
     }
     while (true) {
       long queued = queuedBytes.get();
@@ -244,7 +246,7 @@ public final class LaneProducer implements AutoCloseable {
     }
   }
 
-  private void checkMarker(long end) throws Exception {
+  private void check(long end, Map<String, String> topicIds) throws Exception {
     Thread flushing = new Thread(this::flushQuietly, "clonos-lane-flush"); // Kafka's call has no limit for no progress
     flushing.setDaemon(true);
     flushing.start();
@@ -255,6 +257,7 @@ public final class LaneProducer implements AutoCloseable {
       if (written.offset() != end) {
         gap.check(written.topic(), written.partition(), end, written.offset());
       }
+      TopicIds.check(producer, topicIds);
     } catch (RecordFailed failure) {
       throw failure;
     } catch (Exception failure) { // also an interrupt: the commit was not sent, so the transaction can be aborted

@@ -68,7 +68,7 @@ final class LaneTask implements LaneWriter.Ending {
       producer.mark(pass.logTopic(), lane.logPartition(), marker(digest));
       reach("lane-marked");
       sent = true;
-      long offset = producer.commit(lane.logEnd());
+      long offset = producer.commit(lane.logEnd(), pass.topicIds());
       sent = false;
       reach("lane-committed");
       if (pass.kept()) {

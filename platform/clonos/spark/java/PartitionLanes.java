@@ -75,6 +75,7 @@ public final class PartitionLanes {
       Map<String, String> producer,
       Map<String, String> patient,
       long patientBytes,
+      Map<String, String> topicIds,
       List<Lane> lanes)
       implements Serializable {
     @Override

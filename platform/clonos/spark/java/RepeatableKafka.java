@@ -71,7 +71,7 @@ public final class RepeatableKafka implements TableProvider {
   private static final String GROUP = "group.id";
 
   /** Groups do not show options, which may hold a password. */
-  private static final String JVM = UUID.randomUUID().toString();
+  private static volatile String jvm = UUID.randomUUID().toString();
 
   /** Spark's local property with the run id of the query whose thread this is. */
   private static final String RUN = "spark.jobGroup.id";
@@ -120,6 +120,11 @@ public final class RepeatableKafka implements TableProvider {
       source.ages.reset();
     }
     return RecordAges.text(latencies);
+  }
+
+  /** Lets queries that start later use new consumers: those of before may keep records of a topic that was deleted. */
+  public static void forgetConsumers() {
+    jvm = UUID.randomUUID().toString();
   }
 
   private static long micros() {
@@ -188,25 +193,32 @@ public final class RepeatableKafka implements TableProvider {
     }
   }
 
-  /** Readers of the first attempts of an epoch's tasks only, which count the ages of records. */
+  /** Readers of the first attempts of an epoch's tasks only, which count the ages of records and check their topic. */
   private record GuardedReaders(PartitionReaderFactory kafka, RecordAges ages, long plannedAt)
       implements PartitionReaderFactory {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
       EpochGuard.requireFirstAttempt();
       EpochGuard.requireUncomputed();
-      return new CountingReader(kafka.createReader(partition), ages, plannedAt);
+      PartitionReader<InternalRow> reader = kafka.createReader(partition);
+      return new CountingReader(reader, TopicIds.Reading.of(reader, SourceStream.range(partition).topic()), ages, plannedAt);
     }
   }
 
-  private record CountingReader(PartitionReader<InternalRow> kafka, RecordAges ages, long plannedAt)
+  /** @param ids checks the topic that holds the records; null: it is not checked */
+  private record CountingReader(
+      PartitionReader<InternalRow> kafka, TopicIds.Reading ids, RecordAges ages, long plannedAt)
       implements PartitionReader<InternalRow> {
     /** The column `timestamp` of Spark's Kafka source, in microseconds. */
     private static final int TIMESTAMP = 5;
 
     @Override
     public boolean next() throws IOException {
-      return kafka.next();
+      boolean more = kafka.next();
+      if (ids != null) {
+        ids.check();
+      }
+      return more;
     }
 
     @Override
@@ -391,7 +403,7 @@ public final class RepeatableKafka implements TableProvider {
       if (consumerOptions == null) {
         Map<String, Object> options = new HashMap<>(partition.executorKafkaParams());
         options.remove(GROUP);
-        byte[] identity = (JVM + new TreeMap<>(options)).getBytes(StandardCharsets.UTF_8);
+        byte[] identity = (jvm + new TreeMap<>(options)).getBytes(StandardCharsets.UTF_8);
         options.put(GROUP, "clonos-" + UUID.nameUUIDFromBytes(identity));
         consumerOptions = options;
       }
