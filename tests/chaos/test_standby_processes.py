@@ -66,6 +66,7 @@ def test_a_rehearsal_on_the_jobs_own_state_calls_no_function(kafka: KafkaSetting
     driver, pipe = standbys.start_ready()
     eventually(lambda: run.events_of("rehearsed"), "the standby has rehearsed", timeout_s=120)
     assert run.events_of("rehearsed")[-1]["state"]["timed"] in ("changes", "snapshot")
+    assert 0.02 < run.events_of("rehearsed")[-1]["epoch_s"] < 60
     assert run.events_of("not-rehearsed") == []
     assert [line for line in driver.tail(100_000).splitlines() if "ERROR" in line] == []
     assert not (run.home / "calls").exists(), (run.home / "calls").read_text()
