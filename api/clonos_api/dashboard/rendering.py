@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from clonos.errors import BY_SLUG
 from clonos.resources import figures
 from clonos.resources.figures import age, clock, duration, number, size
+from clonos.resources.incidents import downtime_of
 from clonos.resources.service import Role
 from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
@@ -142,6 +143,7 @@ _TEMPLATES.globals.update(asset=lambda name: assets.address(name)[1:], named=NAM
 _TEMPLATES.filters.update(
     banner=banner_of,
     clause=clause,
+    downtime_of=downtime_of,
     trouble=trouble_of,
     hint=_hint,
     error_page=_error_page,

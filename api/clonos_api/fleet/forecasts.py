@@ -51,7 +51,10 @@ async def read_estimates(session: AsyncSession) -> Estimates:
     warm: list[tuple[str, float]] = []
     cold: list[tuple[str, float]] = []
     for job, body in await session.execute(rows.order_by(RecoveryRow.started_at.desc()).limit(_NEWEST)):
-        if body.get("outcome") != "COMPLETED" or body["cause"] in _NEITHER:
+        # Without input: the time until it was ready to read.
+        if body.get("outcome") not in ("COMPLETED", "IDLE") or body["cause"] in _NEITHER:
+            continue
+        if body.get("downtime_ms") is None:
             continue
         (warm if body.get("standby") else cold).append((job, float(body["downtime_ms"]) / 1000))
     ready = (

@@ -103,7 +103,7 @@ def _bar(slot: int, name: str, recoveries: list[Recovery]) -> Bar:
 
 def health_of(recovery: Recovery) -> Health:
     """How bad a recovery is, as in `Bar`."""
-    if recovery.outcome in ("OVERTAKEN", "IDLE"):
+    if recovery.outcome == "OVERTAKEN" or (recovery.outcome == "IDLE" and recovery.downtime_ms is None):
         return "idle"
     if recovery.outcome in ("SUPERSEDED", "ABANDONED"):
         return "bad"

@@ -107,6 +107,7 @@ def _lines(incident: Incident) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from clonos.cli import show
+    from clonos.resources.incidents import downtime_of
 
     yield Text(f"{incident.summary}.", "bold")
     started = f"Started {show.clock(incident.started_at)}; generation {incident.failed_generation}"
@@ -114,10 +115,7 @@ def _lines(incident: Incident) -> Iterator[RenderableType]:
     if incident.failure is not None:
         yield Text(f"Error: {incident.failure.error}: {incident.failure.what}")
     if len(incident.returned) > 1:
-        of_queries = (
-            f"{query} {show.duration(returned.downtime_ms) or 'no input'}"
-            for query, returned in sorted(incident.returned.items())
-        )
+        of_queries = (f"{query} {downtime_of(returned)}" for query, returned in sorted(incident.returned.items()))
         yield Text(f"Downtime by query: {', '.join(of_queries)}")
     if incident.phases:
         longest = max(phase.duration_ms for phase in incident.phases)

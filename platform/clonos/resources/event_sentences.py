@@ -156,6 +156,9 @@ def _recovery_began(event: _Fields) -> str:
 
 def _recovery_ended(event: _Fields) -> str:
     outcome, downtime_ms = event["outcome"], event.data.get("downtime_ms")
+    if outcome == "IDLE" and downtime_ms is not None:
+        ready = f"generation {event['generation']} is ready to read after {duration(downtime_ms)}"
+        return f"{event.job} recovered: {ready}, and no record was unread"
     if outcome != "COMPLETED":
         return f"The recovery of {event.job} ended: {OUTCOMES.get(outcome, outcome.lower())}"
     gap = f" after {duration(downtime_ms)} without output" if downtime_ms is not None else ""

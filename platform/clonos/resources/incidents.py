@@ -17,7 +17,7 @@ from pydantic import Field
 
 from clonos.resources.base import Moment, Resource
 from clonos.resources.figures import age, clock, duration, number
-from clonos.resources.jobs import Recovery
+from clonos.resources.jobs import QueryReturn, Recovery
 from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES, PLANNED
 from clonos.resources.verification import Verification
 
@@ -198,9 +198,29 @@ def _gap(recovery: Recovery, silent_for: str | None) -> str:
         if not is_silent(recovery):
             return "the old driver still publishes"
         return f"no output for {silent_for} so far" if silent_for else "no output yet"
+    if recovery.outcome == "IDLE" and recovery.downtime_ms is not None:
+        return (
+            f"ready to read after {duration(recovery.downtime_ms)}, without unread records; {_first_record(recovery)}"
+        )
     if recovery.downtime_ms is not None:
         return f"no output for {duration(recovery.downtime_ms)}"
     return OUTCOMES.get(recovery.outcome or "", "it ended without an epoch")
+
+
+def downtime_of(returned: QueryReturn) -> str:
+    """The downtime of one query, such as ``350 ms`` or, until it was ready to read, ``350 ms, no input``."""
+    text = duration(returned.downtime_ms)
+    if returned.idle or text is None:
+        return f"{text}, no input" if text else "no input"
+    return text
+
+
+def _first_record(recovery: Recovery) -> str:
+    """When input came after a recovery that ended without any, as a clause."""
+    if recovery.first_record_at is None or recovery.ended_at is None:
+        return "no record has come since"
+    later_ms = 1000 * max(0.0, (recovery.first_record_at - recovery.ended_at).total_seconds())
+    return f"the first record was published {duration(later_ms)} later"
 
 
 def loss_of(
@@ -312,6 +332,11 @@ def compare(recovery: Recovery, earlier: Sequence[Recovery]) -> Comparison:
     """Compare a recovery with the job's earlier ones; only completed ones of the same kind count."""
     kind = kind_of(recovery)
     singular, plural = _KINDS[kind]
+    if recovery.outcome == "IDLE":
+        what = (
+            "It had no unread records: its time until it was ready to read is not compared with times without output."
+        )
+        return Comparison(kind=kind, earlier=0, summary=what)
     sample = [
         other.downtime_ms
         for other in earlier
@@ -367,7 +392,9 @@ def timeline(incident: Recovery) -> list[tuple[datetime, str]]:
 
 
 def _impact(incident: Incident) -> Iterator[str]:
-    if incident.downtime_ms is not None:
+    if incident.outcome == "IDLE" and incident.downtime_ms is not None:
+        yield f"The job was {_gap(incident, None)}."
+    elif incident.downtime_ms is not None:
         yield f"Readers got no output for {duration(incident.downtime_ms)}."
     else:
         yield f"Readers: {_gap(incident, age(incident.silent_since, incident.at))}."
@@ -397,10 +424,13 @@ def _actions(incident: Incident) -> Iterator[str]:
 
 
 def _numbers(incident: Incident) -> Iterator[tuple[str, str]]:
-    yield "downtime of readers", duration(incident.downtime_ms) or "–"
+    idle = incident.outcome == "IDLE"
+    yield "until ready to read" if idle else "downtime of readers", duration(incident.downtime_ms) or "–"
+    if idle:
+        yield "first record after it", clock(incident.first_record_at) or "none yet"
     if len(incident.returned) > 1:
         for query, returned in sorted(incident.returned.items()):
-            yield f"downtime of {query}", duration(returned.downtime_ms) or "no input"
+            yield f"downtime of {query}", downtime_of(returned)
     yield "generation", f"{incident.failed_generation} → {incident.generation or '…'}"
     yield "hosts", f"{incident.from_host} → {incident.to_host or '…'}"
     yield "replayed records", number(incident.replayed_records) or "0"

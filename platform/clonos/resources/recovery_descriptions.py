@@ -33,6 +33,6 @@ PLANNED: Final = frozenset({"move", "upgrade"})
 OUTCOMES: Final = {
     "SUPERSEDED": "the next failure occurred before all queries had returned",
     "OVERTAKEN": "the job continued before the failure was noticed",
-    "IDLE": "the job runs, and had no input",
+    "IDLE": "the job runs, and no record was unread",
     "ABANDONED": "the job stopped",
 }

@@ -198,6 +198,8 @@ def test_the_tab_of_recoveries_has_their_sentences(api: Served, browser: Browser
         ({"outcome": "SUPERSEDED"}, True, "bad"),
         ({"outcome": "OVERTAKEN"}, True, "idle"),
         ({"outcome": "IDLE"}, True, "idle"),
+        ({**TAKEOVER, "outcome": "IDLE", "downtime_ms": 640.0}, True, "good"),
+        ({"generation": 2, "outcome": "IDLE", "downtime_ms": 640.0}, True, "weak"),
     ],
 )
 def test_the_colour_of_a_bar_is_the_outcome(body: dict[str, Any], ended: bool, health: str) -> None:

@@ -72,6 +72,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"generation": 3, "downtime_ms": 812.0, "outcome": "COMPLETED"},
         "fraud recovered: generation 3 publishes after 812 ms without output",
     ),
+    (
+        "job.recovery.ended",
+        {"generation": 3, "downtime_ms": 640.0, "outcome": "IDLE"},
+        "fraud recovered: generation 3 is ready to read after 640 ms, and no record was unread",
+    ),
     ("job.recovery.ended", {"outcome": "ABANDONED"}, "The recovery of fraud ended: the job stopped"),
     (
         "job.state",

@@ -11,6 +11,7 @@ from clonos.resources.incidents import (
     Incident,
     QueryContinuity,
     compare,
+    downtime_of,
     incident,
     kind_of,
     loss_of,
@@ -290,6 +291,32 @@ def test_a_recovery_without_input_lost_nothing() -> None:
     idle = recovery(**{**ENDED, "outcome": "IDLE", "returned": {"out": {"at": AT}}})
     loss = explained(idle, [QueryContinuity("out", 46, None)]).loss
     assert (loss.verdict, loss.records) == ("nothing", 0)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "said"), [(None, "no record has come since"), (2.0, "the first record was published 2.0 s later")]
+)
+def test_a_takeover_without_input_says_how_long_it_took_and_when_the_first_record_came(
+    first_s: float | None, said: str
+) -> None:
+    ended = AT + timedelta(milliseconds=650)
+    first = None if first_s is None else ended + timedelta(seconds=first_s)
+    returned = {"out": {"at": ended, "downtime_ms": 640.0, "idle": True}}
+    phases = [*recovery().phases[:4], Phase(name="ready", started_at=ended, duration_ms=13.0)]
+    row = recovery(
+        outcome="IDLE", ended_at=ended, downtime_ms=640.0, first_record_at=first, returned=returned, phases=phases
+    )
+    shown = explained(row, [QueryContinuity("out", 46, None)])
+    assert (
+        f"the standby on host-3 took over; ready to read after 640 ms, without unread records; {said};" in shown.summary
+    )
+    assert "had no input" not in shown.summary
+    text = post_mortem(shown)
+    assert "| until ready to read | 640 ms |" in text
+    assert ("| first record after it | none yet |" in text) is (first_s is None)
+    assert "| phase ready | 13 ms |" in text
+    assert shown.comparison.rank is None
+    assert downtime_of(row.returned["out"]) == "640 ms, no input"
 
 
 def test_the_post_mortem_of_a_recovery_that_did_not_complete() -> None:
