@@ -30,7 +30,7 @@ def test_exit_codes_are_unique_and_in_the_range_of_their_family() -> None:
     assert len(set(codes)) == len(codes)
     assert not {0, 2} & set(codes), "reserved for success and for an invalid command line"
     for family, family_codes in (
-        (UserError, range(10, 30)),
+        (UserError, {*range(10, 30), *range(120, 125)}),
         (errors.EnvironmentFault, {*range(30, 50), *range(100, 115)}),
         (errors.ConsistencyError, range(50, 70)),
         (errors.ControlPlaneError, range(80, 90)),

@@ -14,12 +14,16 @@ from clonos.agent.directories import RunDirectory
 from clonos.agent.process import ATTEMPT, RUN
 from clonos.agent.settings import AgentSettings
 from clonos.host_inputs import ZONE_AND_LOCALE
+from clonos.jobs.packages import environment as packages_environment
 
 _NAMES: Final = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME"),
         *("XDG_CACHE_HOME", "CLONOS_IVY_SETTINGS", "CLONOS_LOG_LEVEL"),
         *("HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBECONFIG"),  # paths, for clusters
+        # How services are reached from here; the HTTP libraries of jobs read them.
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     }
 )
 _PREFIXES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__", "CLONOS_LINEAGE__")
@@ -30,6 +34,7 @@ def driver_environment(
     directory: RunDirectory,
     attempt: int,
     cluster: Mapping[str, str] | None = None,
+    packages: Path | None = None,
 ) -> dict[str, str]:
     """The environment variables of a driver process.
 
@@ -38,10 +43,12 @@ def driver_environment(
         directory: Directory of the run.
         attempt: Number of the attempt within the run.
         cluster: Those for the driver's Spark cluster; default none.
+        packages: Folder of the job's own packages; default none.
     """
     common = _common(settings, directory.work, directory.scratch)
     own = {RUN: directory.run, ATTEMPT: str(attempt)}
-    return {**common, **settings.driver_environment, **(cluster or {}), **own}
+    merged = {**common, **settings.driver_environment, **(cluster or {}), **own}
+    return merged | packages_environment(packages, merged)
 
 
 def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:

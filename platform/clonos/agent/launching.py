@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from clonos.agent.directories import RunDirectory, RunRecord
 from clonos.agent.environment import driver_environment, launch_environment
@@ -84,10 +85,12 @@ def launch_process(
     command: list[str],
     user: DriverUser | None,
     cluster_environment: Mapping[str, str],
+    packages: Path | None,
 ) -> int:
     """Start the attempt as a new driver process of `user` (None: the agent's); returns its process id.
 
-    `cluster_environment` are the environment variables for the driver's Spark cluster.
+    `cluster_environment` are the environment variables for the driver's Spark cluster, `packages` is the folder of the
+    job's own packages.
 
     Raises:
         OSError: The process cannot be started.
@@ -96,7 +99,9 @@ def launch_process(
     return launch(
         _with_restore(spec, directory, command),
         directory=directory.work,
-        environment=driver_environment(settings, directory, attempt.record.attempt, cluster=cluster_environment),
+        environment=driver_environment(
+            settings, directory, attempt.record.attempt, cluster=cluster_environment, packages=packages
+        ),
         log=directory.log,
         uid=user.uid if user else None,
         gid=user.gid if user else None,

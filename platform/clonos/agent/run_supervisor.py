@@ -20,6 +20,7 @@ import random
 import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import structlog
@@ -38,6 +39,7 @@ from clonos.agent.users import driver_user, folder_of, give_folder
 from clonos.agent.waiting import is_set_within
 from clonos.driver.states import DriverState
 from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StoppedWithAgent, StopTimedOut
+from clonos.jobs.packages import install, lock_of, read_lock
 from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import RunReport, RunSpec
@@ -66,6 +68,7 @@ class _Prepared(NamedTuple):
 
     job: JobSpec
     cluster: ClusterSecrets | None
+    packages: Path | None  # folder of the job's own packages
 
 
 class RunSupervisor:
@@ -89,6 +92,7 @@ class RunSupervisor:
         self._stopping = False
         self._next_start_at = 0.0
         self._blocked: Failure | None = None
+        self._packages: Path | None = None
         self._unresponsive: Failure | None = None
         self._stop_timed_out: Failure | None = None
         self._outcome: AttemptOutcome | None = None
@@ -256,6 +260,8 @@ class RunSupervisor:
         skip_pool = attempt.is_idle_pool_driver
         attempt.begin(spec)
         command = launching.driver_command(settings, self._directory, spec)
+        # A pool driver has imported the host's packages already.
+        skip_pool = skip_pool or prepared.packages is not None
         use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record)
         if use_pool and await launching.launch_in_pool(settings, self._context.pool, attempt, command):
             self._blocked = None
@@ -264,7 +270,7 @@ class RunSupervisor:
         try:
             user = driver_user(settings, spec.owner_number)
             environment = prepared.cluster.environment if prepared.cluster else {}
-            pid = launching.launch_process(settings, attempt, spec, command, user, environment)
+            pid = launching.launch_process(settings, attempt, spec, command, user, environment, prepared.packages)
         except OSError as error:
             fault = EnvironmentFault(f"The driver cannot be started: {error}.", kept="nothing was started.")
             self._record_outcome(AttemptOutcome(None, failure_of(fault), retry=True))
@@ -283,9 +289,7 @@ class RunSupervisor:
         if user is not None:
             self._directory.close()
         try:
-            if not await self._while_may_run(
-                self._context.artifacts.install(spec.artifact, main, self._directory.code)
-            ):
+            if not await self._while_may_run(self._install(spec.artifact, main)):
                 return None
             secrets = self._settings.secrets_folder
             job = resolved(spec.spec, from_folder(secrets, spec.owner))
@@ -306,7 +310,14 @@ class RunSupervisor:
             folder = folder_of(checkpoint) if checkpoint else jobs / spec.name
             if folder is not None and folder.is_relative_to(jobs / spec.name):
                 give_folder(jobs, spec.name, user)
-        return _Prepared(job, cluster)
+        return _Prepared(job, cluster, self._packages)
+
+    async def _install(self, artifact: str, main: str) -> None:
+        """Install the job's code, and its own packages if it has a lock."""
+        await self._context.artifacts.install(artifact, main, self._directory.code)
+        lock = lock_of(self._directory.code / main)
+        cache = self._settings.cache.absolute()
+        self._packages = None if lock is None else await asyncio.to_thread(install, read_lock(lock), cache)
 
     async def _while_may_run(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do `work`, unless the desired state changes; whether it was completed and the run may still start."""

@@ -69,7 +69,8 @@ def run(
     from clonos.driver.resolutions import RequestedResolution
     from clonos.host_inputs import fix_zone_and_locale
     from clonos.jobs.cluster import read_cluster
-    from clonos.jobs.loading import load_job
+    from clonos.jobs.loading import find_job_file, load_job
+    from clonos.jobs.packages import activate
     from clonos.scratch import own_scratch
     from clonos.settings import Settings
     from clonos.spark.session import Session
@@ -78,6 +79,7 @@ def run(
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
+    activate(find_job_file(job), settings.cache.absolute())
     # An agent has given its driver a folder of the run.
     scratch = (
         contextlib.nullcontext() if RUN in os.environ else own_scratch(settings.scratch or settings.home / "scratch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from pathspec import GitIgnoreSpec
 
 from clonos.errors import SpecError
+from clonos.jobs.packages import lock_of
 
 # Files of tools, and files that jobs write when they run in their own folder. Hidden files are left out too: caches,
 # version control, and files such as `.env`, which hold secrets.
@@ -35,8 +36,11 @@ class Packed:
 
 
 def pack_file(path: Path) -> Packed:
-    """Pack one Python file for the upload, as it is."""
-    return Packed(path.name, path.read_bytes(), path.name)
+    """Pack one Python file for the upload: as it is, or as a zip with the lock of its packages that lies beside it."""
+    lock = lock_of(path)
+    if lock is None:
+        return Packed(path.name, path.read_bytes(), path.name)
+    return Packed(f"{path.stem}.zip", _archive(path.parent, [path, lock]), path.name)
 
 
 def pack_folder(folder: Path, main: str) -> Packed:
@@ -49,19 +53,21 @@ def pack_folder(folder: Path, main: str) -> Packed:
         SpecError: The folder does not contain `main`, or a link leads out of the folder.
     """
     folder = folder.resolve()
+    files = list(_files(folder))
+    if main not in {file.relative_to(folder).as_posix() for file in files}:
+        raise SpecError(f"The job file {main} is not in {folder}.", hint="name it in `main:` of the job.yaml.")
+    return Packed(f"{folder.name}.zip", _archive(folder, files), main)
+
+
+def _archive(folder: Path, files: Collection[Path]) -> bytes:
     buffer = io.BytesIO()
-    packed: list[str] = []
     with zipfile.ZipFile(buffer, "w") as archive:
-        for file in sorted(_files(folder), key=lambda file: file.relative_to(folder).as_posix()):
-            name = file.relative_to(folder).as_posix()
-            info = zipfile.ZipInfo(name, _ANY_TIME)
+        for file in sorted(files, key=lambda file: file.relative_to(folder).as_posix()):
+            info = zipfile.ZipInfo(file.relative_to(folder).as_posix(), _ANY_TIME)
             info.create_system = 3  # Unix, on every platform
             info.external_attr = _FILE
             archive.writestr(info, file.read_bytes())
-            packed.append(name)
-    if main not in packed:
-        raise SpecError(f"The job file {main} is not in {folder}.", hint="name it in `main:` of the job.yaml.")
-    return Packed(f"{folder.name}.zip", buffer.getvalue(), main)
+    return buffer.getvalue()
 
 
 def largest_files(packed: Packed, count: int = 3) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from clonos.client.packing import Packed, pack_file, pack_folder
 from clonos.documents import explain
 from clonos.errors import JobFileInvalid, JobNotImportable, SpecError
+from clonos.jobs.packages import lock_of, read_lock
 from clonos.jobs.spec import JobSpec, Metadata, Spec, check_name, read_spec
 
 _YAML = (".yaml", ".yml")
@@ -86,6 +87,8 @@ def read_submission(
         packed = pack_folder(folder, file.name) if path.is_dir() else pack_file(file)
     else:
         raise JobFileInvalid(f"{file} is neither a Python file nor a YAML file.")
+    if (lock := lock_of(folder / packed.main)) is not None:
+        read_lock(lock)  # a host would refuse it
     spec = _with(spec, packed.main, name, standbys, cluster)
     return Submission(spec.with_params(dict(params)) if params else spec, packed, folder / packed.main)
 

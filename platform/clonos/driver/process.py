@@ -33,6 +33,7 @@ from clonos.errors import BrokerUnavailable, ClonosError, DriverUnresponsive, Sp
 from clonos.faults import DRIVER_GROUP
 from clonos.jobs.code_files import PACKAGE
 from clonos.jobs.definition import Job
+from clonos.jobs.packages import LOCK
 from clonos.jobs.spec import Spec
 from clonos.log.prepared import Prepared
 from clonos.settings import KafkaSettings, Settings
@@ -147,6 +148,12 @@ def _run(
 ) -> None:
     spec = job.spec.spec
     cluster = _cluster(spec, options)
+    if cluster is not None and job.directory is not None and (job.directory / LOCK).is_file():
+        raise SpecError(
+            f"The job has a {LOCK}, which the executors of a Spark cluster do not use.",
+            hint="name its packages in an environment archive of the cluster (`clonos cluster environment`), and "
+            "remove the lock.",
+        )
     kafka = _await_kafka(settings, events) if options.wait_for_kafka else reachable_kafka(settings)
     _prepare_environment(job, kafka)
     conf = {**spec.spark_conf, **options.conf}

@@ -2,7 +2,7 @@
 
 Each error states what happened, what was kept safe, and what to do next. Three class attributes describe each class:
 
-- `exit_code` is the exit code of the process. Its range names the family: 10-29 the user's to fix, 30-49
+- `exit_code` is the exit code of the process. Its range names the family: 10-29 and 120-124 the user's to fix, 30-49
   and 100-114 the environment, 50-69 consistency, 70-79 and 115-119 the run, 80-89 the control plane's state, 90-99
   rejected requests. 0 is success, 1 an unexpected error, 2 an invalid command line.
 - `slug` is the stable last part of the problem type in the REST API, and the `error` field of events.
@@ -79,6 +79,7 @@ from clonos.errors.environment import (
     LocalPlatformFailed,
     NoHost,
     OperationTimedOut,
+    PackagesUnavailable,
     PortInUse,
     RegistryRefused,
     RegistryUnavailable,
@@ -114,6 +115,7 @@ from clonos.errors.user import (
     JobFileInvalid,
     JobNotImportable,
     OperatorRequired,
+    PackagesInvalid,
     ParameterMissing,
     PoisonRecord,
     RecordRejected,
@@ -191,6 +193,8 @@ __all__ = [
     "OriginNotAllowed",
     "OutcomeUnknown",
     "Overtaken",
+    "PackagesInvalid",
+    "PackagesUnavailable",
     "ParameterMissing",
     "PoisonRecord",
     "PortInUse",

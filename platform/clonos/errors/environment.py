@@ -145,6 +145,18 @@ class ScratchUnwritable(EnvironmentFault):
     hint_default = "free space there, or name another folder in CLONOS_SCRATCH (with an agent: its --home)."
 
 
+class PackagesUnavailable(EnvironmentFault):
+    """The packages of a job's requirements.lock could not be downloaded or stored."""
+
+    slug = "packages-unavailable"
+    exit_code = 113
+    retry = True
+    kept_default = "nothing was started; an agent tries again."
+    hint_default = (
+        "check that this host reaches the package index (UV_DEFAULT_INDEX, HTTPS_PROXY, SSL_CERT_FILE) and has space."
+    )
+
+
 class RegistryUnavailable(EnvironmentFault):
     """The Schema Registry is unreachable."""
 

@@ -1,4 +1,4 @@
-"""10-29: the job, its specification or its code must change."""
+"""10-29, 120-124: the job, its specification or its code must change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from clonos.errors.base import ClonosError
 
 
 class UserError(ClonosError):
-    """The job, its specification or its code must change. Base class of exit codes 11-29."""
+    """The job, its specification or its code must change. Base class of exit codes 11-29 and 120-124."""
 
     slug = "user-error"
     exit_code = 10
@@ -208,3 +208,15 @@ class StartPointMissing(UserError):
     exit_code = 29
     kept_default = "nothing was started."
     hint_default = "start the job from another savepoint, or from its current checkpoint."
+
+
+class PackagesInvalid(UserError):
+    """The packages of a job's requirements.lock cannot be installed, or do not fit each other or the driver's own."""
+
+    slug = "packages-invalid"
+    exit_code = 120
+    kept_default = "nothing was started."
+    hint_default = (
+        "compile the lock again: `uv pip compile requirements.in --generate-hashes -o requirements.lock`; each package "
+        "needs a wheel for the host's Python."
+    )

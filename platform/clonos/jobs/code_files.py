@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from clonos.errors import JobNotImportable
+from clonos.jobs.packages import LOCK
 
 # Known by their versions, also where they are installed beside the job file.
 _LIBRARIES: Final = ("clonos", "pyspark", "pandas", "pyarrow", "numpy")
@@ -33,9 +34,9 @@ _DIGITS: Final = 16
 def code_files(path: Path, *, outputs: Collection[Path] = ()) -> dict[str, str]:
     """Hash the files of a job and name the versions of the packages that it imports.
 
-    The files are the job file, the modules in its folder and below that it imports (also inside functions), and the
-    files there that the text of these modules names, such as a model or a query. An import by a computed name is not
-    found. Logs and embedded databases are no code: the job itself writes them.
+    The files are the job file, the modules in its folder and below that it imports (also inside functions), the lock of
+    its packages, and the files there that the text of these modules names, such as a model or a query. An import by a
+    computed name is not found. Logs and embedded databases are no code: the job itself writes them.
 
     Args:
         path: The job file.
@@ -56,6 +57,7 @@ def code_files(path: Path, *, outputs: Collection[Path] = ()) -> dict[str, str]:
     sources = {file for file in map(Path.resolve, trees) if file.is_relative_to(folder)}
     named = {file for source, tree in trees.items() for file in _named_files(tree, source, folder)}
     named -= {file for file in named if file.suffix in _WRITTEN} | {file.resolve() for file in outputs}
+    named |= {lock} if (lock := folder / LOCK).is_file() else set()
     parts = {file.relative_to(folder).as_posix(): _file_hash(file) for file in sorted(sources | named)}
     return parts | _versions(imported - sys.stdlib_module_names | set(_LIBRARIES))
 

@@ -34,12 +34,7 @@ def load_job(path: Path) -> Job:
 
         job = clonos.load_job(Path("examples/wordcount/job.py"))
     """
-    path = path.resolve()
-    if path.is_dir():
-        candidates = [path / name for name in ("job.yaml", "job.py") if (path / name).exists()]
-        if not candidates:
-            raise JobFileInvalid(f"The folder {path} holds neither a job.yaml nor a job.py.")
-        path = candidates[0]
+    path = _in_folder(path.resolve())
     if path.suffix in {".yaml", ".yml"}:
         spec = read_spec(path)
         main = job_file(path, spec)
@@ -59,6 +54,26 @@ def load_job(path: Path) -> Job:
         raise JobFileInvalid(f"{path} holds {len(jobs)} jobs: {names}.", hint="put each into its own file.")
     files = code_files(path)
     return replace(jobs[0], code=code_hash(files), directory=path.parent, files=files)
+
+
+def find_job_file(path: Path) -> Path:
+    """The Python file of the job that `load_job` would load from `path`; it may be missing.
+
+    Raises:
+        JobFileInvalid: `path` is a folder without a job.
+        SpecError: The YAML file is invalid.
+    """
+    path = _in_folder(path.resolve())
+    return job_file(path, read_spec(path)) if path.suffix in {".yaml", ".yml"} else path
+
+
+def _in_folder(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    candidates = [path / name for name in ("job.yaml", "job.py") if (path / name).exists()]
+    if not candidates:
+        raise JobFileInvalid(f"The folder {path} holds neither a job.yaml nor a job.py.")
+    return candidates[0]
 
 
 def job_file(path: Path, spec: JobSpec) -> Path:

@@ -290,17 +290,25 @@ def test_command_that_cannot_start_exhausts_the_attempts(api: FakeApi, host: Hos
     assert report.attempts == 4
 
 
+PASSED_ON = (
+    *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+)
+
+
 def test_driver_environment_contains_no_secret_of_the_agent(
     api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     canary = "canary-5a1f"
     for name in ("CLONOS_TOKEN", "CLONOS_API_TOKEN", "DATABASE_URL", "CLONOS_DATABASE__URL", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, canary)
-    for name in ("HTTP_PROXY", "PYTHONPATH", "JAVA_TOOL_OPTIONS"):
+    for name in ("PYTHONPATH", "JAVA_TOOL_OPTIONS", "UV_INDEX_PASSWORD"):
         monkeypatch.setenv(name, f"/{canary}")
     monkeypatch.setenv("CLONOS_KAFKA__SASL_USERNAME", "needed")
     for name, value in {"TZ": "Europe/Berlin", "LC_ALL": "C", "LC_CTYPE": "C"}.items():
         monkeypatch.setenv(name, value)
+    for name in PASSED_ON:
+        monkeypatch.setenv(name, f"of {name}")
     token = tmp_path / "token"
     token.write_text(canary)
     line = b"print(json.dumps([dict(os.environ), sys.argv, os.getcwd(), os.listdir('/proc/self/fd')])); until_stopped()"
@@ -312,6 +320,7 @@ def test_driver_environment_contains_no_secret_of_the_agent(
     assert canary not in Path(f"/proc/{report.pid}/environ").read_text()
     environment, _, directory, _ = json.loads(api.log[run].splitlines()[1])
     assert environment["CLONOS_KAFKA__SASL_USERNAME"] == "needed"
+    assert {name: environment[name] for name in PASSED_ON} == {name: f"of {name}" for name in PASSED_ON}
     assert environment["CLONOS_HOME"] == str(tmp_path)
     assert environment["CLONOS_LOG_FORMAT"] == "json"
     assert (environment["TZ"], environment["LC_ALL"], "LC_CTYPE" in environment) == ("UTC", "C.UTF-8", False)
