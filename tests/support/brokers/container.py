@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -21,10 +20,10 @@ from clonos.embedded.cluster import random_id
 from clonos.embedded.layout import HOST, Ports, free_ports, server_properties
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings
+from clonos.testing.containers import DATA, IMAGE_VARIABLE, image_variables
 from support.brokers.interface import HEAP_MB
 
 _BUILD = Path(__file__).parents[3] / "docker" / "kafka" / "build.py"
-_DATA = Path("/var/lib/kafka/data")
 _CLIENT, _INTERNAL, _CONTROLLER = 9092, 9094, 9093
 _READY_S = 60.0
 _PULL_S = 20.0
@@ -115,7 +114,7 @@ class ContainerCluster:
     def _environment(self, node: int) -> dict[str, str]:
         """The embedded cluster's settings, with addresses as they are here."""
         inside = [Ports(_CLIENT, _CONTROLLER, _INTERNAL)] * len(self._ports)
-        properties = server_properties(node, inside, _DATA, client=KafkaSettings(), extra={})
+        properties = server_properties(node, inside, DATA, client=KafkaSettings(), extra={})
         voters = ",".join(f"{each}@{_name(each)}:{_CONTROLLER}" for each in range(len(self._ports)))
         properties |= {
             "listeners": f"CLIENT://:{_CLIENT},INTERNAL://:{_INTERNAL},CONTROLLER://:{_CONTROLLER}",
@@ -123,7 +122,7 @@ class ContainerCluster:
             "controller.quorum.voters": voters,
         }
         return {
-            **_variables(properties),
+            **image_variables(properties),
             "CLUSTER_ID": self._cluster_id,
             "KAFKA_HEAP_OPTS": f"-Xms128m -Xmx{HEAP_MB}m",
             # A container that is started again may have another address; Java would remember the old one for 30 s.
@@ -147,16 +146,10 @@ def _address(port: int) -> str:
     return f"{HOST}:{port}"
 
 
-def _variables(properties: Mapping[str, str]) -> dict[str, str]:
-    """Broker settings as the image's variables."""
-    spelt = {name.replace("_", "__").replace("-", "___").replace(".", "_").upper(): v for name, v in properties.items()}
-    return {f"KAFKA_{name}": value for name, value in spelt.items()}
-
-
 @functools.cache
 def kafka_image() -> str:
     """The name of the image to run."""
-    chosen = os.environ.get("CLONOS_KAFKA_IMAGE")
+    chosen = os.environ.get(IMAGE_VARIABLE)
     if chosen:
         return chosen
     built = subprocess.run([sys.executable, str(_BUILD)], capture_output=True, text=True)
