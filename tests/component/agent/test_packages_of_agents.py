@@ -69,6 +69,7 @@ def test_two_jobs_use_different_versions_of_a_package(api: FakeApi, host: Host, 
     greeted(api, second, "2.0", times=2)
 
 
+@pytest.mark.turn
 def test_a_job_with_packages_uses_no_pool_driver(
     api: FakeApi, host: Host, run: str, tmp_path: Path, wheels: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_job_with_packages_uses_no_pool_driver(
     assert report.pid not in processes_of(pool_driver.name)
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("lock", ["greeting>=1", f"greeting==1.0 --hash=sha256:{'0' * 64}"])
 def test_packages_that_cannot_be_installed_fail_the_run(api: FakeApi, host: Host, run: str, lock: str) -> None:
     api.assign(pooled(api, run, archive(b"until_stopped()", lock)))
@@ -92,6 +94,7 @@ def test_packages_that_cannot_be_installed_fail_the_run(api: FakeApi, host: Host
     assert "greeting" in failure.what
 
 
+@pytest.mark.turn
 def test_an_index_that_does_not_answer_blocks_the_run_until_it_does(
     api: FakeApi, host: Host, run: str, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_two_jobs_with_two_versions_of_a_package(
         assert [message.value() for message in read_committed(kafka, out)] == [f"{version} {version}".encode()]
 
 
+@pytest.mark.turn
 def test_packages_that_cannot_be_used_are_refused(kafka: KafkaSettings, name: str, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     bad = write(tmp_path / "bad", name, "in", "out", f"greeting==1.0 --hash=sha256:{'0' * 64}")
