@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from clonos.client.credentials import Credentials
-from clonos.testing.harness import ChildProcess, PlatformJob, Stack, eventually
+from clonos.testing.harness import ChildProcess, PlatformJob, Stack, eventually, has_rehearsed
 
 ROOT: Final = Path(__file__).parents[3]
 _TIMEOUT_S: Final = 300.0
@@ -64,17 +64,17 @@ def live_platform(home: Path, say: Callable[[str], None]) -> Iterator[LivePlatfo
     home.mkdir(parents=True)
     say("starting Kafka, a control plane and two hosts")
     with Stack(home / "platform") as stack, ExitStack() as children:
-        for example in EXAMPLES:
+        jobs = {example.name: PlatformJob(stack.client, example.name) for example in EXAMPLES}
+        warm = jobs[EXAMPLES[0].name]
+        # One after the other: the takeover does not share the cores with the start of the other job.
+        for example, job in zip(EXAMPLES, jobs.values(), strict=True):
             say(f"submitting {example.name}")
             start(stack, example, home, children)
-        jobs = {example.name: PlatformJob(stack.client, example.name) for example in EXAMPLES}
-        for job in jobs.values():
             say(f"waiting for epochs of {job.name}")
             publishing(job, after=-1)
-        warm, cold = (jobs[example.name] for example in EXAMPLES)
-        say(f"waiting for a standby of {warm.name}")
-        warm.until(warm.ready_standby, "a standby is READY", _TIMEOUT_S)
-        for job in (warm, cold):
+            if example.standbys:
+                say(f"waiting until a standby of {job.name} has rehearsed, as in the measurements")
+                job.until(lambda job=job: rehearsed(stack, job), "a standby has rehearsed", _TIMEOUT_S)
             say(f"killing the driver of {job.name}")
             job.await_driver().kill()
             job.until(lambda job=job: recovered(job), f"{job.name} has recovered", _TIMEOUT_S)
@@ -84,7 +84,7 @@ def live_platform(home: Path, say: Callable[[str], None]) -> Iterator[LivePlatfo
             say(f"verifying {example.name}")
             verify(stack, example)
         say(f"waiting for the next standby of {warm.name}")
-        warm.until(warm.ready_standby, "a standby is READY again", _TIMEOUT_S)
+        warm.until(lambda: rehearsed(stack, warm), "a standby has rehearsed again", _TIMEOUT_S)
         for job in jobs.values():
             publishing(job, after=newest_epoch(job))
         credentials = Credentials.read(stack.home)
@@ -116,6 +116,12 @@ def ended(child: ChildProcess) -> Iterator[None]:
         yield
     finally:
         child.kill()
+
+
+def rehearsed(stack: Stack, job: PlatformJob) -> bool:
+    """Whether a standby of the job is READY and has ended its rehearsals."""
+    standby = job.ready_standby()
+    return standby is not None and has_rehearsed(stack.home, standby)
 
 
 def newest_epoch(job: PlatformJob) -> int:

@@ -32,7 +32,13 @@ KINDS: Final[Mapping[str, dict[str, Any]]] = {
     "dark": {"viewport": WIDE, "color_scheme": "dark"},
     "narrow": {"viewport": NARROW, "color_scheme": "light"},
 }
-EMPTY: Final = {"overview": "/", "hosts": "/hosts", "clusters": "/clusters", "events": "/events"}
+EMPTY: Final = {
+    "overview": "/",
+    "hosts": "/hosts",
+    "clusters": "/clusters",
+    "events": "/events",
+    "recoveries": "/recoveries",
+}
 _TIMEOUT_MS: Final = 120_000  # the machine may be busy
 # Lines of a log are there later than the page.
 _COMPLETE: Final = """
@@ -80,7 +86,7 @@ class Pictures:
         if path != "/submit" and "/recoveries/" not in path:
             page.wait_for_selector("#link[data-state=live]")
         if page.locator("#series").count():
-            page.wait_for_selector("#rates canvas")
+            page.wait_for_selector("#rates canvas, #series-none:not([hidden])")
         # Not `wait_for_function`, which evaluates text in the page: the pages' security policy refuses that.
         eventually(lambda: page.evaluate(_COMPLETE), f"{url} is complete")
         self._write(page, name)
@@ -117,6 +123,7 @@ def take_real(pictures: Pictures, home: Path) -> None:
             pictures.say(f"taking the pictures of real jobs: {kind}")
             page = pictures.sign_in(live.url, live.admin, **context)
             paths = {"overview": "/", "hosts": "/hosts", "events": "/events", "submit": "/submit"}
+            paths["recoveries"] = "/recoveries"
             paths |= {"recovery": live.recovery, **tabs(page, live.url + live.job)}
             for name, path in paths.items():
                 pictures.take(page, live.url + path, f"{name}-{kind}")
@@ -148,10 +155,21 @@ def take_made_up(pictures: Pictures, home: Path) -> None:
     pictures.say("taking the pictures of clusters, with made-up rows")
     with sample_platform(home / "clusters", jobs=8, hosts=4) as api:
         for kind, context in KINDS.items():
-            pictures.take(sign_in(api, **context), f"{api.url}/clusters", f"clusters-{kind}")
+            page = sign_in(api, **context)
+            pictures.take(page, f"{api.url}/clusters", f"clusters-{kind}")
+            # One of these jobs has FAILED, with an epoch in doubt.
+            pictures.take(page, f"{api.url}/", f"overview-failing-{kind}")
+            pictures.take(page, f"{api.url}/jobs/{failed_job(api)}", f"job-failing-{kind}")
     pictures.say("taking the picture of a thousand jobs, with made-up rows")
     with sample_platform(home / "thousand", jobs=1000, hosts=100) as api:
         pictures.take(sign_in(api), f"{api.url}/", "overview-1000")
+
+
+def failed_job(api: Served) -> str:
+    """The id of a FAILED job."""
+    with api.client() as admin:
+        jobs = admin.get("/jobs", params={"state": "FAILED"}).raise_for_status().json()["data"]
+    return str(jobs[0]["id"])
 
 
 if __name__ == "__main__":
