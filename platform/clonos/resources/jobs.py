@@ -394,7 +394,7 @@ class QueryReturn(Resource):
 class Recovery(Resource):
     """A recovery: it lasts from the failure of one generation until all queries have returned in the next.
 
-    A query has returned when it has finished an epoch, or has no unread records.
+    A query has returned when it has finished an epoch, or is ready to read and has no unread records.
 
     Attributes:
         cause: ``crash``, ``host-lost``, ``restart`` (a query failed), ``move``, ``upgrade``, ``rollback`` (the new
