@@ -42,7 +42,7 @@ _CONDITION: Final = re.compile(
 )
 _DATA_STATES: Final = "22"  # the class of data exceptions: a cast, an overflow, a division by zero
 _CHANGED_STATE: Final = re.compile(
-    r"STATE_STORE_\w*(?:NOT_COMPATIBLE|INVALID_CONFIG_AFTER_RESTART|INVALID_VARIABLE_TYPE_CHANGE|THRESHOLD_EXCEEDED)"
+    r"STATE_STORE_\w*(?:NOT_COMPATIBLE|INCOMPATIBLE|INVALID_CONFIG_AFTER_RESTART|INVALID_VARIABLE_TYPE_CHANGE|THRESHOLD_EXCEEDED)"
     r"|STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
 )
 _CHANGED_SOURCES: Final = re.compile(
@@ -54,7 +54,7 @@ _SCRATCH_GONE: Final = re.compile(
     r"(?:NoSuchFileException|FileNotFoundException|NotDirectoryException): ?"
     r"(?P<path>/\S*/(?:blockmgr-|spark-|clonos-)[^\s:,)]*)"
 )
-_SCRATCH_FULL: Final = "No space left on device"
+_SCRATCH_FULL: Final = re.compile("No space left on device|Disk quota exceeded|Read-only file system")
 _WRONG_TYPE: Final = re.compile(r'Cannot call the method "get(?P<type>\w+)" of [^\n]*Arrow')
 # Spark gives a Python worker ten seconds, and has no setting for it.
 _LATE_WORKER: Final = "failed to connect back"
@@ -86,6 +86,8 @@ def classify(failure: BaseException) -> ClonosError:
         error = error_line(text)
         if _SHORT_OF.match(error):
             return EpochFailed(f"A Python worker ran out of memory, processes or file descriptors: {error}")
+        if error.startswith("OSError: ") and _SCRATCH_FULL.search(error):
+            return _scratch_full(error)
         return JobCodeError(f"{python_failure(text)}.")
     if (refused := _REFUSED.search(text)) is not None:
         return KafkaAccessDenied(f"Kafka refused a reader of the job's sources: {refused[1].rstrip('.')}.")
@@ -170,9 +172,13 @@ def _refused(text: str) -> ClonosError | None:
             hint="run the job again (an agent does so): a new process has new files. Keep cleaners of old files out of "
             "CLONOS_SCRATCH.",
         )
-    if _SCRATCH_FULL in text:
-        return ScratchUnwritable(f"The folder for temporary files {tempfile.gettempdir()} is full: {_last_lines(text)}")
+    if _SCRATCH_FULL.search(text):
+        return _scratch_full(_last_lines(text))
     return None
+
+
+def _scratch_full(reason: str) -> ScratchUnwritable:
+    return ScratchUnwritable(f"The folder for temporary files {tempfile.gettempdir()} cannot be written: {reason}")
 
 
 _RESTORE_STATE: Final = (

@@ -286,8 +286,18 @@ def test_deleted_temporary_files_need_another_process() -> None:
         budget(attempts=8).pause(got)
 
 
-def test_a_full_folder_for_temporary_files_is_named_also_after_the_last_attempt() -> None:
-    got = classify(StreamingQueryException(f"{_TASK}java.io.IOException: No space left on device\n\tat java.base/x"))
+@pytest.mark.parametrize(
+    "failure",
+    [
+        StreamingQueryException(f"{_TASK}java.io.IOException: No space left on device\n\tat java.base/x"),
+        StreamingQueryException(f"{_TASK}java.io.IOException: Disk quota exceeded"),
+        PythonException(
+            WORKER.replace("ZeroDivisionError: division by zero", "OSError: [Errno 28] No space left on device")
+        ),
+    ],
+)
+def test_a_full_folder_for_temporary_files_is_named_also_after_the_last_attempt(failure: Exception) -> None:
+    got = classify(failure)
     assert type(got) is ScratchUnwritable
     assert tempfile.gettempdir() in got.what
     with pytest.raises(RestartsExhausted) as ended:
