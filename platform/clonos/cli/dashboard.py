@@ -32,14 +32,15 @@ def open_dashboard(
     The session has the rights of your token. The first user of the link is signed in: do not share it.
     """
     import webbrowser
-    from urllib.parse import quote, urlencode
+    from urllib.parse import quote, urlencode, urlsplit
 
     with connect(api, token, context) as client:
         page = f"/jobs/{quote(client.jobs.get(job).name, safe='')}" if job is not None else "/"
         try:
             # In the fragment, which browsers do not send: the code is in no log.
             fragment = urlencode({"code": client.tokens.sign_in_code().code})
-            link = f"{client.api}/signin?{urlencode({'next': page})}#{fragment}"
+            path = urlsplit(client.api).path + page  # a proxy may publish the service below a path
+            link = f"{client.api}/signin?{urlencode({'next': path})}#{fragment}"
         except NotFound:  # the control plane needs no token
             link = client.api + page
     if only_print:

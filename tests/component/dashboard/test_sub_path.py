@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
@@ -153,3 +156,10 @@ def test_no_page_or_script_has_a_link_to_the_root() -> None:
         and not line.strip().startswith(("{% for to, title", '{% if may.operate %}<a href="submit"'))
     ]
     assert not wrong
+
+
+def test_the_command_line_takes_the_address_with_its_path(published: Served, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clonos", "open", "--print", "--api", f"{published.url}/clonos"]
+    environment = {**os.environ, "CLONOS_TOKEN": published.admin, "CLONOS_HOME": str(tmp_path)}
+    link = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    assert link.startswith(f"{published.url}/clonos/signin?next=%2Fclonos%2F#code=")

@@ -100,6 +100,23 @@ def test_a_user_signs_in_and_has_the_role_of_the_highest_group(browser: httpx.Cl
     assert browser.get("/hosts").status_code == 303, "an admin ended the session"
 
 
+def test_a_user_signs_in_below_the_path_of_a_proxy(oidc: Oidc, tmp_path: Path) -> None:
+    """The proxy removes the path from requests: the browser's addresses have it, and the service's routes do not."""
+    with (
+        served(tmp_path, oidc=oidc, public_url="https://tools.example/clonos") as api,
+        httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False, timeout=20.0) as client,
+    ):
+        begun = client.get("/signin/oidc", params={"next": "/clonos/hosts"})
+        assert "; Path=/clonos/" in begun.headers["set-cookie"]
+        to_provider = begun.headers["location"]
+        assert parse_qs(urlsplit(to_provider).query)["redirect_uri"] == [f"{api.url}/clonos/signin/oidc/callback"]
+        back = urlsplit(sign_in(to_provider, "ada"))
+        assert back.path == "/clonos/signin/oidc/callback"
+        cookie = begun.headers["set-cookie"].partition(";")[0]
+        ended = client.get(f"{back.path.removeprefix('/clonos')}?{back.query}", headers={"Cookie": cookie})
+        assert (ended.status_code, ended.headers["location"]) == (303, "/clonos/signin?next=%2Fclonos%2Fhosts")
+
+
 def test_sign_out_ends_the_session(browser: httpx.Client) -> None:
     browser.get(sign_in(begin(browser), "vic"))
     assert browser.get("/api/v1/tokens/self").json()["role"] == "viewer"
