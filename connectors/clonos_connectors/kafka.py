@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
+from clonos.documents import did_you_mean
 from clonos.errors import BrokerUnavailable, SourceOffsetsExpired, SpecError, TopicMissing
 from clonos.extend.source import Progress
 from clonos.kafka import client_config, spark_options, unanswered, unlisted_topics_error
@@ -40,6 +41,21 @@ _RESERVED: Final = {
     "kafka.isolation.level": "records of aborted transactions are no input",
     "kafka.group.id": "the job's progress has its own group",
 }
+
+# The options of Spark's source that a stream may have, besides those of Kafka's consumer.
+_OPTIONS: Final = (
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+)
 
 
 class KafkaSource:
@@ -84,6 +100,11 @@ class KafkaSource:
         for option in options or {}:
             if option.lower() in _RESERVED:
                 raise SpecError(f"The source option {option!r} is reserved.", hint=_RESERVED[option.lower()] + ".")
+            if not option.lower().startswith("kafka.") and option.lower() not in map(str.lower, _OPTIONS):
+                raise SpecError(
+                    f"Spark's Kafka source has no option {option!r}{did_you_mean(option, [*_OPTIONS, *_RESERVED])}",
+                    hint=f"use {', '.join(_OPTIONS)}, or kafka.… for an option of Kafka's consumer.",
+                )
         self._assigned = {topic: tuple(sorted(set(partitions))) for topic, partitions in (assign or {}).items()}
         self._topics = tuple(sorted({*topics, *self._assigned}))
         self._pattern = pattern

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -109,6 +109,12 @@ def describe_problem(item: Mapping[str, Any], model: type[BaseModel] | None = No
     if kind == "missing":
         return "is required"
     return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = ".") -> str:
+    """The end of a sentence about an unknown name: ``. Did you mean topic?``, or `otherwise` if none is similar."""
+    close = difflib.get_close_matches(name, list(names), 1, _CLOSE)
+    return f". Did you mean {close[0]}?" if close else otherwise
 
 
 def _suggestion(name: str, model: type[BaseModel] | None, place: _Place) -> str:

@@ -11,7 +11,7 @@ import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, cast
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -27,10 +27,25 @@ from clonos.causal.scope import TaskScope, open_task_scope, row_scope, task_scop
 from clonos.errors import ClonosError, JobCodeError
 
 UserFunction = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class ColumnFunction(Protocol[P, R]):
+    """A function that is called on columns, as `udf`, `pandas_udf` and `arrow_udf` return it."""
+
+    @property
+    def function(self) -> Callable[P, R]:
+        """The function itself, for unit tests."""
+
+    def __call__(self, *columns: Column | str) -> Column:
+        """The column of the results; each call is an operator."""
+
+
 _UNFIT: Final = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError)
 
 
-def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[UserFunction], Callable[..., Column]]:
+def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[Callable[P, R]], ColumnFunction[P, R]]:
     """Make a per-row function callable on columns, with causal services inside.
 
     Spark evaluates the function once per row and use. Each use on columns is an operator with its own determinants.
@@ -64,7 +79,7 @@ def on_columns(
     return_type: str | DataType,
     name: str | None,
     build: Callable[[UserFunction, str, DataType, tuple[str, ...]], Callable[..., Column]],
-) -> Callable[[UserFunction], Callable[..., Column]]:
+) -> Callable[[Callable[P, R]], ColumnFunction[P, R]]:
     """The decorator ``clonos.<kind>``.
 
     The decorated function is callable on columns, and each such call is an operator.
@@ -72,7 +87,7 @@ def on_columns(
     `build` returns Spark's UDF for the function, the operator's name, the result type and the names of the columns.
     """
 
-    def wrap(function: UserFunction) -> Callable[..., Column]:
+    def wrap(function: Callable[P, R]) -> ColumnFunction[P, R]:
         operator = stable_name(name, function)
 
         @functools.wraps(function)
@@ -84,8 +99,8 @@ def on_columns(
             names = tuple(str(column).removeprefix("Column<'").removesuffix("'>") for column in columns)
             return build(function, numbered, spark_type, names)(*columns)
 
-        call.function = function  # type: ignore[attr-defined]  # for unit tests
-        return call
+        call.function = function  # type: ignore[attr-defined]
+        return cast("ColumnFunction[P, R]", call)
 
     return wrap
 

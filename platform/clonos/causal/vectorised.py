@@ -18,7 +18,7 @@ from pyspark.util import PythonEvalType
 from clonos.causal.counting import count
 from clonos.causal.naming import shown_name
 from clonos.causal.operator_task import OperatorTask
-from clonos.causal.udf import UserFunction, on_columns
+from clonos.causal.udf import ColumnFunction, P, R, UserFunction, on_columns
 from clonos.errors import SpecError
 
 Kind = Literal["pandas", "arrow"]
@@ -29,7 +29,7 @@ _BY_ITERATOR = {PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, PythonEvalType.SQL_SC
 
 def pandas_udf(
     return_type: str | DataType, *, name: str | None = None
-) -> Callable[[UserFunction], Callable[..., Column]]:
+) -> Callable[[Callable[P, R]], ColumnFunction[P, R]]:
     """Make a pandas function callable on columns, with causal services inside.
 
     The function maps Series to a Series (DataFrames for structs), or an iterator of Series to an iterator. Its
@@ -60,7 +60,7 @@ def pandas_udf(
 
 def arrow_udf(
     return_type: str | DataType, *, name: str | None = None
-) -> Callable[[UserFunction], Callable[..., Column]]:
+) -> Callable[[Callable[P, R]], ColumnFunction[P, R]]:
     """Make a function on Arrow arrays callable on columns, with causal services inside.
 
     The function maps arrays to an array, or an iterator of arrays to an iterator. Its annotations decide, as in

@@ -302,7 +302,7 @@ class EpochRunner:
         # Step 5: progress, report, audit.
         progress = progress_of(begun.entry)
         self._on_progress(name, progress)
-        read = _read_by_topic(begun.plan)
+        read = begun.plan.records_by_topic
         self._report(begun, reports, progress, spans, read=read, records=records)
         self._attempt = 0
         if not begun.sink_epoch.may_differ:
@@ -596,14 +596,6 @@ class EpochRunner:
             if report.marker_offset >= 0:
                 partition = plan.log_partitions[report.lane]
                 self._own.tail_offsets[partition] = max(report.marker_offset, self._own.tail_offsets[partition])
-
-
-def _read_by_topic(plan: Plan) -> Counter[str]:
-    records: Counter[str] = Counter()
-    for scan in plan.scans:
-        for part in scan:
-            records[part.topic] += part.until - part.start
-    return records
 
 
 def _spans(**seconds: float) -> list[dict[str, Any]]:

@@ -99,7 +99,7 @@ class JsonWriter:
                 for name, value in record.items():
                     _encodable(encode, name, value)
                 raise
-            if _SUSPECT.search(body) is not None:
+            if _SUSPECT.search(body) is not None and _infinite(record):
                 _finite(record)
             return self.start + body
 
@@ -111,6 +111,15 @@ def _encodable(encode: Callable[[Any], bytes], name: str, value: object) -> None
         encode({name: value})
     except (TypeError, ValueError) as error:
         raise exact.Unfit(value, f"a value that JSON has ({error})", f".{name}") from None
+
+
+def _infinite(value: object) -> bool:
+    """Whether NaN or infinity is somewhere in `value`."""
+    if type(value) is float:
+        return not math.isfinite(value)
+    if type(value) is dict:
+        return any(map(_infinite, value.values())) or any(map(_infinite, value))
+    return type(value) is list and any(map(_infinite, value))
 
 
 def _finite(value: object) -> None:

@@ -22,7 +22,7 @@ from clonos.causal.naming import operator_name
 from clonos.causal.scope import TaskScope, current_epoch, open_task_scope
 from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
-from clonos.formats.poison import COLUMN, POISON, UDF_NAME, DropCount, Policy, drops
+from clonos.formats.poison import COLUMN, POISON, UDF_NAME, VERDICT, DropCount, Policy, drops
 from clonos.formats.registry import SchemaKey, UnknownSchema, named, registry_at
 from clonos.log.records import Determinant
 from clonos.units import parse_duration
@@ -108,7 +108,7 @@ def decode(
         raise SpecError(
             f"The DataFrame has a column {into if into in frame.columns else COLUMN!r} already.", hint="pass into=…."
         )
-    verdict = f"_verdict_{number}"
+    verdict = f"{VERDICT}{number}"
     judged = frame.withColumn(
         verdict, _decode_udf(reader, number, on_poison, bound)(column, _schema_header(frame, column), *_SOURCE)
     )

@@ -7,6 +7,7 @@ publishes such records to the dead-letter topic, in the transaction of their lan
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from pyspark import SparkContext
@@ -40,6 +41,8 @@ POISON: Final = T.StructType(
     ]
 )
 UDF_NAME: Final = "clonos_decode_"
+VERDICT: Final = "_verdict_"  # the column with what a decode returned
+_VERDICT: Final = re.compile(rf"(?:.*\.)?{VERDICT}\d+")
 # Plan nodes that keep all rows of their input.
 _KEEPING: Final = {
     "Project",
@@ -96,6 +99,9 @@ def carried(frame: DataFrame) -> tuple[set[str], set[str]]:
 
 def _reaching(node: Any, losing: set[str]) -> set[str]:
     kind: str = node.getClass().getSimpleName()
+    side = _outer_side(node) if kind == "Join" else None
+    if side is not None:
+        return _reaching(side, losing)
     keeps = kind in _KEEPING or (kind == "Filter" and _keeps_poison(node.condition())) or _is_fan_out(node, kind)
     if not keeps:
         if UDF_NAME in node.toString():
@@ -115,8 +121,66 @@ def _keeps_poison(condition: Any) -> bool:
         return _keeps_poison(condition.left()) or _keeps_poison(condition.right())
     if kind != "IsNotNull":
         return False
-    child = condition.child()
-    return bool(child.getClass().getSimpleName() == "AttributeReference" and child.name() == COLUMN)
+    return _is_poison(condition.child())
+
+
+def _is_poison(expression: Any) -> bool:
+    return bool(expression.getClass().getSimpleName() == "AttributeReference" and expression.name() == COLUMN)
+
+
+def _outer_side(join: Any) -> Any:
+    """The stream whose poison rows an outer join with a table keeps, each once: they match no row of the table.
+
+    None: the join may lose some or repeat some.
+    """
+    sides = {"LeftOuter": (join.left(), join.right()), "RightOuter": (join.right(), join.left())}
+    kept, table = sides.get(join.joinType().toString(), (None, None))
+    if kept is None or table.isStreaming() or join.condition().isEmpty():
+        return None
+    null = _null_in_poison(kept)
+    matches = any(_is_null(part, null) or _is_poison_null(part) for part in _conjuncts(join.condition().get()))
+    return kept if matches else None
+
+
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    if condition.getClass().getSimpleName() == "And":
+        yield from _conjuncts(condition.left())
+        yield from _conjuncts(condition.right())
+    else:
+        yield condition
+
+
+def _is_poison_null(condition: Any) -> bool:
+    """``poison IS NULL``."""
+    return condition.getClass().getSimpleName() == "IsNull" and _is_poison(condition.child())
+
+
+def _null_in_poison(node: Any) -> set[int]:
+    """The ids of the columns of a plan that are null in poison rows, because they follow from the decoded record."""
+    children = node.children()
+    null: set[int] = set()
+    for index in range(children.size()):
+        null |= _null_in_poison(children.apply(index))
+    if node.getClass().getSimpleName() == "Project":
+        columns = node.projectList()
+        for index in range(columns.size()):
+            column = columns.apply(index)
+            if column.getClass().getSimpleName() == "Alias" and _is_null(column.child(), null):
+                null.add(column.exprId().id())
+    return null
+
+
+def _is_null(expression: Any, null: set[int]) -> bool:
+    """Whether an expression is null in poison rows; `null` are the columns that are."""
+    kind = expression.getClass().getSimpleName()
+    if kind == "AttributeReference":
+        return expression.exprId().id() in null
+    if kind == "GetStructField" and _VERDICT.fullmatch(expression.child().sql().strip("`")) is not None:
+        return bool(expression.extractFieldName() == "record")
+    children = expression.children()
+    return bool(expression.nullIntolerant()) and any(
+        _is_null(children.apply(index), null) for index in range(children.size())
+    )
 
 
 def _is_fan_out(node: Any, kind: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -12,6 +13,7 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from clonos.causal.derived import Parameters
 from clonos.causal.shape import check_shape
+from clonos.documents import did_you_mean
 from clonos.errors import SpecError
 from clonos.extend.sink import DeliveryMode, OutputMode, Sink
 from clonos.extend.source import Source
@@ -137,7 +139,7 @@ class JobContext:
             selection["assign"] = {topic: tuple(partitions) for topic, partitions in assign.items()}
         if compacted:
             selection["compacted"] = True
-        source: Source = find_connector("clonos.sources", connector)(
+        source: Source = _connector("clonos.sources", connector, selection)(
             names, **selection, starting=starting, max_per_epoch=max_per_epoch, options=dict(options or {})
         )
         source.check(self.kafka)
@@ -277,7 +279,7 @@ class JobContext:
         """
         if topic is not None:
             options["topic"] = topic
-        sink: Sink = find_connector("clonos.sinks", connector)(
+        sink: Sink = _connector("clonos.sinks", connector, options)(
             name, output_mode=mode, delivery=delivery or self.spec.spec.delivery, **options
         )
         if dead_letters is not None:
@@ -335,7 +337,9 @@ class JobContext:
                     f"No sink gets all poison records for {topic!r}"
                     + (f": {', '.join(sorted(losing))} may lose some of them." if losing else "."),
                     hint="select the column 'poison' for ctx.sink and keep its rows in filters "
-                    "(F.col('poison').isNotNull() | …), or pass the decoded DataFrame as ctx.sink(…, dead_letters=…).",
+                    "(F.col('poison').isNotNull() | …). Join a table with how='left', on a field of the record, or "
+                    "with F.col('poison').isNull() in the condition. Otherwise pass the decoded DataFrame as "
+                    "ctx.sink(…, dead_letters=…).",
                 )
 
 
@@ -351,6 +355,24 @@ def _struct(schema: str | StructType | None) -> StructType | None:
 def _require_member(allowed: tuple[str, ...], value: str, subject: str) -> None:
     if value not in allowed:
         raise SpecError(f"{subject} {value!r}.", hint=f"use {' or '.join(allowed)}.")
+
+
+def _connector(group: str, name: str, options: Iterable[str]) -> Callable[..., Any]:
+    """The class of a connector, if it takes these options."""
+    kind = find_connector(group, name)
+    parameters = inspect.signature(kind).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return kind
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    of_context = inspect.signature(JobContext.sink if group == "clonos.sinks" else JobContext.source).parameters
+    for option in options:
+        if option not in known:
+            names = [*(other for other in of_context if other not in ("self", "options")), *known]
+            raise SpecError(
+                f"The connector {name!r} has no option {option!r}{did_you_mean(option, names)}",
+                hint=f"its options are {', '.join(sorted(known))}.",
+            )
+    return kind
 
 
 def find_connector(group: str, name: str) -> Callable[..., Any]:

@@ -10,17 +10,19 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
 from clonos.causal.naming import forget_uses
-from clonos.documents import explain
+from clonos.documents import did_you_mean, explain
 from clonos.errors import ClonosError, JobCodeError, SpecError, TopicMissing
 from clonos.jobs.code_failures import refused_query
 from clonos.jobs.context import JobContext
@@ -30,6 +32,10 @@ from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.kafka import topics_missing
 
 JobFunction = Callable[[JobContext], None]
+
+_UNKNOWN_ARGUMENT: Final = re.compile(
+    r"JobContext\.(?P<method>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'"
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Job:
             ) from failure
         if failure is not None:
             where = line_in(Path(self.function.__code__.co_filename), failure)
-            what = f"raised {type(failure).__name__}: {failure}"
+            what = f"raised {type(failure).__name__}: {failure}{_intended(failure)}"
             if type(failure).__name__ in {"AnalysisException", "ParseException"}:
                 what = f"has a query that Spark refuses: {refused_query(str(failure))}"
             raise JobCodeError(
@@ -96,6 +102,15 @@ class Job:
         if not context.queries:
             raise SpecError(f"The job {self.spec.name} has no sink.", hint="call ctx.sink(df, topic=…) in it.")
         context.check_dead_letters()
+
+
+def _intended(failure: Exception) -> str:
+    """The argument of the context's method that a call with an unknown one may have meant."""
+    match = _UNKNOWN_ARGUMENT.search(str(failure)) if isinstance(failure, TypeError) else None
+    method = getattr(JobContext, match["method"], None) if match is not None else None
+    if match is None or method is None:
+        return ""
+    return did_you_mean(match["name"], inspect.signature(method).parameters, otherwise="")
 
 
 def _stopped(spark: SparkSession) -> bool:

@@ -96,7 +96,7 @@ class ControlState:
                 plan = self.plan(record.query, record.epoch)
                 if plan is not None and plan.records and record.duration_ms:
                     # Epochs with few records are slower for each: the fastest of the newest epochs counts.
-                    speed = plan.records / len(plan.scans) * 1000 / record.duration_ms
+                    speed = plan.records / len(set(plan.scans)) * 1000 / record.duration_ms
                     self.speeds[record.query] = max(speed, 0.9 * self.speeds.get(record.query, 0.0))
             case Resolution() if record.owner == self.owner:
                 # A marker of the deciding owner, or of a later one, carries the decision out (`SinkEpoch.counts`).

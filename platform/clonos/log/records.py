@@ -6,6 +6,7 @@ Offsets are Kafka offsets; times are milliseconds since 1970. `docs/log.md` says
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -159,7 +160,19 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     @property
     def records(self) -> int:
         """Number of records that the epoch reads."""
-        return sum(part.until - part.start for scan in self.scans for part in scan)
+        return self.records_by_topic.total()
+
+    @property
+    def records_by_topic(self) -> Counter[str]:
+        """Topic → number of records that the epoch reads. A record that several scans read counts once."""
+        counts: Counter[str] = Counter()
+        ends: dict[tuple[str, int], int] = {}
+        for part in sorted({part for scan in self.scans for part in scan}):
+            key = (part.topic, part.partition)
+            start = max(part.start, ends.get(key, part.start))
+            counts[part.topic] += max(part.until - start, 0)
+            ends[key] = max(part.until, ends.get(key, part.until))
+        return counts
 
 
 class Determinant(msgspec.Struct, frozen=True, array_like=True):

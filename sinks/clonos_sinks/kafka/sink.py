@@ -156,7 +156,12 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         values = _OPTIONS.get(name)
         if values is None:
-            raise SpecError(f"The Kafka sink has no producer option {name!r}.", hint=f"use {' or '.join(_OPTIONS)}.")
+            from clonos.documents import did_you_mean
+
+            raise SpecError(
+                f"The Kafka sink has no producer option {name!r}{did_you_mean(name, _OPTIONS)}",
+                hint=f"use {' or '.join(_OPTIONS)}.",
+            )
         if not re.fullmatch(values, str(value)):
             raise SpecError(f"The producer option {name}={value!r} is invalid.", hint=f"it must match {values}.")
     return {name: str(value) for name, value in options.items()}

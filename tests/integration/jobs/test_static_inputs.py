@@ -12,17 +12,21 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import clonos
 from clonos import faults
 from clonos.errors import CheckpointMismatch, JobCodeError, RestartsExhausted, SpecError
-from clonos.jobs.context import JobContext
+from clonos.formats import Json, columns
+from clonos.formats.poison import HEADERS, UDF_NAME, carried
+from clonos.jobs.context import JobContext, _struct
 from clonos.jobs.definition import JobFunction
+from clonos.jobs.spec import JobSpec, Metadata
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import read_committed
+from support.page_shell import PageFile, steps
 
 MakeTopic = Callable[..., str]
 
@@ -105,3 +109,73 @@ def test_an_operator_on_a_table_is_refused(
     with pytest.raises((SpecError, JobCodeError), match="drawn runs on a DataFrame that is no stream"):
         run_job(joined(source, out, table), name)
     assert not published(kafka, out)
+
+
+def named_orders(source: str, out: str, dead: str) -> JobFunction:
+    """The first job of `docs/howto/join-a-table.md`, with other names."""
+    page = Path(__file__).parents[3] / "docs/howto/join-a-table.md"
+    [text] = [step.text for step in steps(page) if isinstance(step, PageFile) and step.path == "job.py"]
+    for name, other in (("orders.named", out), ("orders.dead", dead), ('"orders"', f'"{source}"')):
+        assert name in text
+        text = text.replace(name, other)
+    module: dict[str, Any] = {}
+    exec(text, module)
+    function: JobFunction = module["named_orders"].function
+    return function
+
+
+def test_a_left_join_keeps_each_dead_letter_once(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The source is read once: the job of the page, with an unknown customer and records that are not JSON."""
+    source, out, dead = make_topic(2), make_topic(1), make_topic(1)
+    (tmp_path / "customers").mkdir()
+    rows = [{"customer": 1, "name": "Ada"}, {"customer": None, "name": "nobody"}, {"customer": None, "name": "no one"}]
+    (tmp_path / "customers/rows.json").write_text("\n".join(map(json.dumps, rows)))
+    records = [b'{"customer":1,"cents":5}', b"bad 1", b'{"customer":2,"cents":6}', b"bad 2"]
+    producer = Producer(client_config(kafka))
+    for number, value in enumerate(records):
+        producer.produce(source, value, partition=number % 2)
+    assert producer.flush(30) == 0
+    run_job(named_orders(source, out, dead), name, params={"customers": str(tmp_path / "customers")})
+    assert published(kafka, out) == Counter(['{"customer":1,"name":"Ada","cents":5}', '{"customer":2,"cents":6}'])
+    assert published(kafka, dead) == Counter(["bad 1", "bad 2"])
+    [epoch] = [event for event in run_job.events_of("epoch") if event["records_in"]]
+    assert (epoch["records_in"], epoch["records_out"], epoch["dead_letters"]) == (4, 4, 2)
+    assert epoch["topics_in"] == {source: 4}
+
+
+@pytest.mark.parametrize(
+    ("join", "kept"),
+    [
+        (lambda rows, table: rows.join(table, rows.record.key == table.key, "left"), True),
+        (lambda rows, table: table.join(rows, rows.record.key == table.key, "right"), True),
+        (lambda rows, table: rows.join(table, F.upper(rows.record.key) == table.key, "left"), True),
+        (lambda rows, table: rows.join(table, (rows.topic == table.key) & rows.poison.isNull(), "left"), True),
+        (lambda rows, table: rows.join(table, rows.topic == table.key, "left"), False),
+        (lambda rows, table: rows.join(table, rows.record.key.eqNullSafe(table.key), "left"), False),
+        (lambda rows, table: rows.join(table, F.coalesce(rows.record.key, F.lit("x")) == table.key, "left"), False),
+        (
+            lambda rows, table: rows.join(table, (rows.record.key == table.key) | (rows.topic == table.key), "left"),
+            False,
+        ),
+        (lambda rows, table: rows.join(table, rows.record.key == table.key), False),
+        (lambda rows, table: rows.join(table, rows.record.key == table.key, "left_semi"), False),
+        (lambda rows, table: rows.join(table, rows.record.key == table.key, "left_anti"), False),
+        (lambda rows, table: rows.crossJoin(table), False),
+    ],
+)
+def test_joins_that_keep_each_dead_letter_once(spark: SparkSession, join: Any, kept: bool) -> None:
+    stream = spark.readStream.format("rate").load()
+    named = {"topic": "string", "partition": "int", "offset": "long", "key": "binary", "value": "binary"}
+    nulls = [F.lit(None).cast(kind).alias(column) for column, kind in named.items()]
+    source = stream.select(*nulls, F.lit(None).cast(HEADERS).alias("headers"), "timestamp")
+    context = JobContext(spark, JobSpec(metadata=Metadata(name="joins")), KafkaSettings())
+    reader = Json().reader(_struct("key string"), context.pins)
+    rows = columns.decode(
+        source, reader, 1, column="value", into="record", on_poison="dead-letter", dead_letters="dead"
+    ).alias("rows")
+    table = spark.createDataFrame([("a", 1)], "key string, rate int").alias("table")
+    names, losing = carried(join(rows, table).select("poison"))
+    assert (names == {f"{UDF_NAME}1"}) is kept
+    assert losing == (set() if kept else {"Join"})

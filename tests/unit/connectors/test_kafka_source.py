@@ -59,6 +59,10 @@ def test_reserved_option_error_names_the_argument() -> None:
         assert argument in refused.value.hint
 
 
+def test_options_of_spark_and_kafka_pass() -> None:
+    KafkaSource(("a",), options={"minpartitions": "5", "kafka.max.poll.records": "5", "groupIdPrefix": "x"})
+
+
 def test_context_source_passes_all_selections_on() -> None:
     context = JobContext(None, job(name="a")(lambda ctx: None).spec, KafkaSettings())  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="exactly one"):

@@ -208,6 +208,28 @@ def test_invalid_sink_is_refused(arguments: dict[str, str], message: str) -> Non
         context(defined).sink(cast("Any", Frame()), topic="t", **arguments)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda ctx: ctx.sink(None, topics="out"), "The connector 'kafka' has no option 'topics'. Did you mean topic?"),
+        (lambda ctx: ctx.sink(None, dead_letter=1), "has no option 'dead_letter'. Did you mean dead_letters?"),
+        (lambda ctx: ctx.sink(None, transaction_timeout=1), "Did you mean transaction_timeout_ms?"),
+        (lambda ctx: ctx.sink(None, colour="x"), "The connector 'kafka' has no option 'colour'."),
+        (lambda ctx: ctx.sink(None, connector="files", path="x", pathh="y"), "'pathh'. Did you mean path?"),
+        (lambda ctx: ctx.sink(None, topic="t", producer={"linger_ms": "5"}), "'linger_ms'. Did you mean linger.ms?"),
+        (lambda ctx: ctx.source("a", max_per_epochs=5), "Did you mean max_per_epoch?"),
+        (lambda ctx: ctx.source("a", options={"minPartition": "5"}), "'minPartition'. Did you mean minPartitions?"),
+        (lambda ctx: ctx.source("a", options={"isolation.level": "x"}), "has no option 'isolation.level'."),
+        (lambda ctx: ctx.decode(None, None, on_poisson="drop"), "Did you mean on_poison?"),
+    ],
+)
+def test_unknown_options_are_refused_with_the_similar_one(call: Any, message: str) -> None:
+    unknown = job(name="unknown")(call)
+    with pytest.raises(ClonosError) as refused:
+        unknown.define(JobContext(None, unknown.spec, KafkaSettings()))  # type: ignore[arg-type]
+    assert message in refused.value.what
+
+
 def test_job_that_loses_dead_letters_is_refused() -> None:
     ctx = context(job(name="a")(lambda ctx: None))
     ctx.check_dead_letters()

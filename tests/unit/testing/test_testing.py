@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import msgspec
 import pytest
@@ -84,7 +84,9 @@ def test_a_mapping_answers_and_calls_are_kept() -> None:
     with script(is_banned, {"bad": True, ("good",): False}) as scripted:
         assert is_banned("bad")
         assert not is_banned("good")
-        assert judge.function("bad")["banned"] is True
+        verdict = judge.function("bad")
+        assert_type(verdict, dict[str, Any])
+        assert verdict["banned"] is True
         assert scripted.calls == [("bad",), ("good",), ("bad",)]
     assert scripted.calls == [("bad",), ("good",), ("bad",)]
     with pytest.raises(AssertionError, match="a test calls nobody"):
