@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas import functions
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, FloatType, StructType
 from pyspark.util import PythonEvalType
 
+from clonos.carried_errors import carry
 from clonos.causal.counting import count
 from clonos.causal.naming import shown_name
 from clonos.causal.operator_task import OperatorTask
 from clonos.causal.udf import ColumnFunction, P, R, UserFunction, on_columns
-from clonos.errors import SpecError
+from clonos.errors import JobCodeError, SpecError
 
 Kind = Literal["pandas", "arrow"]
+
+_LARGEST_FLOAT: Final = float(np.finfo(np.float32).max)
 
 _BY_BATCH = {PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_ARROW_UDF}
 _BY_ITERATOR = {PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF}
@@ -92,7 +96,8 @@ def _iterator_udf(
         )
 
     def batches(columns: Iterator[Any]) -> Iterator[Any]:
-        return OperatorTask(operator, counters).stream(None, apply, columns)
+        results = OperatorTask(operator, counters).stream(None, apply, columns)
+        return (_fitting(result, spark_type, operator) for result in results) if kind == "pandas" else results
 
     value = _value_type(kind)
     batch = value if len(names) == 1 else tuple[value, ...]  # type: ignore[valid-type]
@@ -102,6 +107,28 @@ def _iterator_udf(
     # Spark evaluates it once, as a clonos.udf.
     once: Callable[..., Column] = spark_udf(batches, spark_type).asNondeterministic()
     return once
+
+
+def _fitting(result: Any, spark_type: DataType, operator: str) -> Any:
+    """The result, if no number in it is too large for Spark's ``float``; pandas would make it infinite.
+
+    Spark checks the other numbers (`spark.sql.execution.pandas.convertToArrowArraySafely`).
+    """
+    if isinstance(spark_type, StructType):
+        columns = [(result[field.name], field.dataType) for field in spark_type if field.name in result]
+    else:
+        columns = [(result, spark_type)]
+    for values, of_column in columns:
+        if isinstance(of_column, FloatType) and getattr(values, "dtype", None) == np.float64:
+            large = values[np.isfinite(values) & (np.abs(values) > _LARGEST_FLOAT)]
+            if len(large):
+                raise carry(
+                    JobCodeError(
+                        f"The UDF {operator} returned {float(large.iloc[0])}, which is no float of 32 bits.",
+                        hint="declare the result as double, or return smaller numbers.",
+                    )
+                )
+    return result
 
 
 def _value_type(kind: Kind) -> Any:

@@ -22,7 +22,7 @@ from clonos.causal.naming import operator_name
 from clonos.causal.scope import TaskScope, current_epoch, open_task_scope
 from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
-from clonos.formats.poison import COLUMN, POISON, UDF_NAME, VERDICT, DropCount, Policy, drops
+from clonos.formats.poison import COLUMN, HEADERS, POISON, UDF_NAME, VERDICT, DropCount, Policy, drops
 from clonos.formats.registry import SchemaKey, UnknownSchema, named, registry_at
 from clonos.log.records import Determinant
 from clonos.units import parse_duration
@@ -110,7 +110,7 @@ def decode(
         )
     verdict = f"{VERDICT}{number}"
     judged = frame.withColumn(
-        verdict, _decode_udf(reader, number, on_poison, bound)(column, _schema_header(frame, column), *_SOURCE)
+        verdict, _decode_udf(reader, number, on_poison, bound)(column, _schema_header(frame, reader, column), *_SOURCE)
     )
     decoded = judged.withColumn(into, F.col(f"{verdict}.record"))
     failed = F.col(f"{verdict}.error").isNotNull()
@@ -125,12 +125,17 @@ def decode(
     return decoded.drop(verdict)
 
 
-def _schema_header(frame: DataFrame, column: str) -> Column:
+def _schema_header(frame: DataFrame, reader: Reader, column: str) -> Column:
     """The header that names the schema of `column`, as producers of Confluent Platform 8 write it; null without it."""
-    if "headers" not in frame.columns:
+    kinds = dict(frame.dtypes)
+    if not _is_framed(reader) or kinds.get("headers") != HEADERS.simpleString():
         return F.lit(None).cast("binary")
     name = f"__{'key' if column == 'key' else 'value'}_schema_id"
     return F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
+
+
+def _is_framed(reader: Reader) -> bool:
+    return bool(reader.registry or getattr(reader, "framed", False))
 
 
 def encode(column: Column | str, writer: Writer) -> Column:
@@ -224,7 +229,7 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy, bound: Bound | N
 def _framed(values: pa.Array, schemas: pa.Array, reader: Reader) -> list[bytes | None]:
     """The values, each after the schema that its header names, as in the registry's wire format without headers."""
     plain: list[bytes | None] = values.to_pylist()
-    if schemas.null_count == len(schemas) or not (reader.registry or getattr(reader, "framed", False)):
+    if schemas.null_count == len(schemas) or not _is_framed(reader):
         return plain
     return [
         value if value is None or schema is None else schema + value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import FloatType, StructField, StructType
 
 import clonos
 from clonos.carried_errors import CarriedError, uncarry
 from clonos.causal.operator_task import OperatorTask
 from clonos.causal.udf import _run
+from clonos.causal.vectorised import _fitting
 from clonos.errors import JobCodeError, SpecError
 
 
@@ -87,6 +90,16 @@ def test_a_batch_that_pandas_cannot_hold_is_named() -> None:
     assert (
         "The operator shout cannot read its input after row 2 of its task: 'Unknown error: Wrapping bad" in error.what
     )
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_a_number_of_pandas_above_32_bits_is_named(struct: bool) -> None:
+    kind = StructType([StructField("f", FloatType())]) if struct else FloatType()
+    series = pd.Series([1.5, math.inf, math.nan, 3.4e38])
+    result = pd.DataFrame({"f": series}) if struct else series
+    assert _fitting(result, kind, "shout") is result
+    with pytest.raises(CarriedError, match=r"The UDF shout returned 1e\+300"):
+        _fitting(result.replace(1.5, 1e300), kind, "shout")
 
 
 @pytest.mark.parametrize("wrap", [clonos.udf("long"), clonos.pandas_udf("long"), clonos.operator])
