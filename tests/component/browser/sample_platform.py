@@ -52,9 +52,9 @@ IN_DOUBT = 4  # this job has FAILED with an epoch in doubt
 
 
 @contextmanager
-def sample_platform(home: Path, *, jobs: int, hosts: int, seed: int = 1) -> Iterator[Served]:
+def sample_platform(home: Path, *, jobs: int, hosts: int, seed: int = 1, **settings: Any) -> Iterator[Served]:
     """A replica with sample rows; no job runs."""
-    with served(home) as api:
+    with served(home, **settings) as api:
         with ThreadPoolExecutor(1) as apart:  # Playwright has a loop of its own in this thread
             apart.submit(asyncio.run, fill(api.settings.database, jobs, hosts, random.Random(seed))).result()
         yield api

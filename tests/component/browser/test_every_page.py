@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from clonos_api.dashboard.job import TABS
 from component.browser.browser_session import BrowserSession
@@ -45,3 +47,27 @@ def test_every_page(api: Served, look: Callable[..., BrowserSession], screen: st
         if faults or wider > 0:
             wrong[path] = (faults, wider)
     assert wrong == {}
+
+
+def test_pages_below_the_path_of_a_proxy(tmp_path: Path, look: Callable[..., BrowserSession]) -> None:
+    """Scripts, streams, buttons and the sign-in, too; the service answers as behind a proxy that keeps the path."""
+    with sample_platform(tmp_path, jobs=5, hosts=2, public_url="https://tools.example/clonos") as api:
+        session = look(f"{api.url}/clonos", api.admin)
+        outside: list[str] = []
+        session.page.on(
+            "request", lambda request: outside.append(request.url) if "/clonos/" not in request.url else None
+        )
+        with api.client() as admin:
+            job = admin.get("/jobs").json()["data"][0]["id"]
+        for path in ("/", "/hosts", f"/jobs/{job}?tab=logs", f"/jobs/{job}"):
+            page = session.go(path)
+            expect(page.locator("#link")).to_have_attribute("data-state", "live")
+        expect(page.locator("#lead")).not_to_be_empty()
+        page.get_by_role("link", name="Hosts", exact=True).click()
+        page.wait_for_url(f"{api.url}/clonos/hosts")
+        page.get_by_role("button", name="Drain").first.click()
+        page.locator("#ask-yes").click()
+        expect(page.locator("#notes")).to_contain_text("Drain: requested.")
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url(f"{api.url}/clonos/signin")
+        assert outside == []
