@@ -367,6 +367,12 @@ def test_the_tab_of_recoveries_answers_its_question(api: Served, browser: Browse
         text = eventually(answer, "the board has the job")
     assert text.startswith("Yes: the standby on" if ready else "No: no standby is READY or warms up")
     assert "Earlier standbys: 1" in text
+    with browser() as client:
+        dialogs = re.findall(r'data-text="([^"]*)"', client.get(f"/jobs/{job}", params={"tab": "recoveries"}).text)
+    waits = [text for text in dialogs if "takes over" in text]
+    assert len(waits) == 1 + ready, "to move the job, and to promote its standby"
+    for text in waits:
+        assert ("it publishes, for about" in text) is ready, "no time that nothing has shown"
 
 
 @pytest.mark.parametrize(
