@@ -116,8 +116,8 @@ class Webhook(BaseModel):
             raise ValueError("url must be an http or https address") from None
         if url.host is None:
             raise ValueError("url must have a host")
-        if is_link_local(url.host):
-            raise ValueError("url must not have a link-local address")
+        if serves_metadata(url.host):
+            raise ValueError("url must not have a link-local address, or one where clouds serve credentials")
         if url.scheme == "http" and not (self.allow_http or is_loopback(url.host)):
             raise ValueError("url must be https, because its host is not this machine; allow_http permits http")
         if (self.secret is None) == (self.secret_file is None):
@@ -359,13 +359,27 @@ class ApiSettings(BaseSettings):
             )
 
 
-def is_link_local(host: str) -> bool:
-    """Whether the address `host` is link-local, such as 169.254.169.254, also within IPv6; False for names."""
+_TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")  # NAT64: the last four bytes are an IPv4 address
+_METADATA: Final = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
+)
+
+
+def serves_metadata(host: str) -> bool:
+    """Whether clouds serve the credentials of their machines at the address `host`; False for names.
+
+    These are the link-local addresses, such as 169.254.169.254, also within IPv6, and a few others.
+    """
     try:
-        address = ipaddress.ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
         return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_link_local
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif address in _TRANSLATED or address.sixtofour is not None:
+            address = address.sixtofour or ipaddress.IPv4Address(address.packed[-4:])
+    return address.is_link_local or address in _METADATA
 
 
 def is_loopback(host: str) -> bool:

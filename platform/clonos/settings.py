@@ -144,6 +144,7 @@ class Settings(BaseSettings):
         ivy_settings: Ivy settings file, for a mirror of Maven Central.
         log_format: Readable log lines (``console``) or JSON lines (``json``).
         log_level: Minimum level of log lines.
+        api_allow_http: Send a token to a control plane on another machine also without TLS.
         kafka: Address and credentials of Kafka.
         registry: Address and credentials of the Schema Registry.
         traces: Export of OpenTelemetry traces.
@@ -158,6 +159,7 @@ class Settings(BaseSettings):
     ivy_settings: Path | None = None
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    api_allow_http: bool = False
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     registry: RegistrySettings = Field(default_factory=RegistrySettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)

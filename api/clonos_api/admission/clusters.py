@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -37,6 +38,9 @@ def check_description(cluster: ClusterSpec) -> list[FieldProblem]:
         *spec_checks.check_labels(cluster.metadata.labels),
         *spec_checks.check_size(cluster, "the description"),
     ]
+    if "@" in urlsplit(cluster.spec.ui).netloc:
+        what = "the address holds a user or password, and every viewer reads it"
+        problems.append(FieldProblem(field="spec.ui", what=what, hint="leave it out of the address."))
     conf = cluster.spec.spark_conf
     if len(conf) > spec_checks.MAX_ENTRIES:
         what = f"{spec_checks.MAX_ENTRIES} settings are the most"

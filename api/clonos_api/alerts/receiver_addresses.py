@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from clonos_api.settings import is_link_local
+from clonos_api.settings import serves_metadata
 
 
 class ForbiddenAddress(Exception):
-    """A receiver's name resolves to a link-local address, where clouds serve the credentials of their machines."""
+    """A receiver's name resolves to an address where clouds serve the credentials of their machines."""
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
@@ -23,7 +23,7 @@ async def addresses_of(host: str, port: int) -> list[str]:
         IP addresses in the order of preference.
 
     Raises:
-        ForbiddenAddress: At least one of the addresses is link-local.
+        ForbiddenAddress: At least one of the addresses is link-local, or another one of metadata.
         OSError: The name cannot be resolved.
 
     Example:
@@ -32,6 +32,6 @@ async def addresses_of(host: str, port: int) -> list[str]:
     """
     resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in resolved))
-    if any(is_link_local(address) for address in addresses):
+    if any(serves_metadata(address) for address in addresses):
         raise ForbiddenAddress
     return addresses

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import structlog
 from fastapi import Request
 
-from clonos.errors import DatabaseUnavailable, RequestRejected
+from clonos.errors import ClonosError, DatabaseUnavailable, RequestRejected
 from clonos.telemetry.printable import printable
 from clonos_api.auth.principal import Principal
 from clonos_api.store import audit
@@ -42,7 +42,7 @@ _recent: WeakKeyDictionary[Database, OrderedDict[tuple[str | None, ...], _Repeat
 _log = structlog.get_logger(__name__)
 
 
-async def record_denied(request: Request, error: RequestRejected) -> None:
+async def record_denied(request: Request, error: ClonosError) -> None:
     """Record a refused request of a known principal; `clonos_api.http.problems.install` calls this."""
     principal = request.scope.get("clonos.principal")
     actor = principal.actor if isinstance(principal, Principal) else Actor(NOBODY)

@@ -69,7 +69,7 @@ FRAMEWORK_PROBLEMS: Final[Mapping[str, tuple[str, str, str]]] = {
 # Default seconds to wait, where the error has none.
 _RETRY_AFTER: Final = {429: "1", 503: "1"}
 
-Denied = Callable[[Request, errors.RequestRejected], Awaitable[None]]
+Denied = Callable[[Request, ClonosError], Awaitable[None]]
 _log = structlog.get_logger(__name__)
 
 
@@ -118,13 +118,14 @@ def unexpected_response(scope: Scope) -> Response:
 def install(app: FastAPI) -> None:
     """Respond to every error of a route with a problem (RFC 9457).
 
-    For a request that lacks a permission, `app.state.denied` is called first; it writes the audit log.
+    For a request that lacks a permission, or of an agent that another process has replaced,
+    `app.state.denied` is called first; it writes the audit log.
     """
 
     async def on_typed(request: Request, error: Exception) -> Response:
         assert isinstance(error, ClonosError)
         denied: Denied | None = getattr(request.app.state, "denied", None)
-        if denied is not None and isinstance(error, errors.Forbidden):
+        if denied is not None and isinstance(error, (errors.Forbidden, errors.AgentReplaced)):
             await denied(request, error)
         if http_status(error) == 500:
             _log.error("a request failed", error=error.slug, what=error.what)

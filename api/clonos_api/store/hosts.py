@@ -84,6 +84,7 @@ async def register(session: AsyncSession, body: HostRegister, *, lease_s: float)
     }
     query = select(HostRow).where(HostRow.name == body.name).with_for_update()
     existing = (await session.scalars(query)).one_or_none()
+    silent_s: float | None = None
     if existing is None:
         row = await insert_new(
             session,
@@ -102,11 +103,18 @@ async def register(session: AsyncSession, body: HostRegister, *, lease_s: float)
         same = existing.instance == body.instance and not removed
         if not same:
             columns |= {"registered_at": clock(), "capacity": None}
+            moment = await now(session)
+            if existing.state in _ALIVE and existing.lease_until > moment:
+                silent_s = round((moment - existing.heartbeat_at).total_seconds(), 1)
         row = await swap(session, existing, state=_present(drained), drained=drained, **columns)
         if same:
             return row
     # Without the instance: every viewer reads events, and who knows it can speak as the agent's process.
-    events.append(session, "host.registered", host=row.id, data={"name": row.name})
+    data: dict[str, Any] = {"name": row.name}
+    if silent_s is not None:  # a restart of the agent, or another process with its token
+        data["replaced_after_s"] = silent_s
+    events.append(session, "host.registered", host=row.id, data=data)
+    await audit.asked(session, "host.register", row.id, **data)
     return row
 
 

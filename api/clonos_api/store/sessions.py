@@ -21,6 +21,7 @@ from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.tables import TokenRow
 
 LIFETIME_S: Final = 12 * 3600.0  # of a session of an API token, after its last renewal
+LONGEST_S: Final = 7 * 86_400.0  # of a session of an API token, with all renewals
 
 
 async def open_by_token(session: AsyncSession, token: str, *, by_link: bool = False) -> tuple[TokenRow, str]:
@@ -84,11 +85,15 @@ async def _record_opened(session: AsyncSession, row: TokenRow, by: str) -> None:
 
 
 async def renew(session: AsyncSession, token: str) -> TokenRow | None:
-    """Extend the session whose token has this id; None if that is no session of an API token."""
+    """Extend the session whose token has this id, but not beyond `LONGEST_S` after its beginning.
+
+    None if that is no session of an API token.
+    """
     row = await tokens.lock_valid(session, token)
     if row.session_of is None or row.session_of == tokens.OIDC:
         return None
-    row.expires_at = _end(await tokens.get(session, row.session_of), await now(session))
+    end = _end(await tokens.get(session, row.session_of), await now(session))
+    row.expires_at = min(end, row.created_at + timedelta(seconds=LONGEST_S))
     return row
 
 

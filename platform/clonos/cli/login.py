@@ -218,6 +218,8 @@ def _address(url: str) -> str:
     """The address of a control plane without its path; raises `SpecError` if a token must not be sent there."""
     from urllib.parse import urlsplit
 
+    from clonos.client.responses import refuse_plain_http
+
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port
@@ -229,12 +231,7 @@ def _address(url: str) -> str:
             kept="nothing was sent.",
             hint="use https://HOST:PORT, or http://127.0.0.1:PORT for one on this machine.",
         )
-    if parts.scheme == "http" and host not in ("127.0.0.1", "localhost", "::1"):
-        raise SpecError(
-            f"{url} would send the token unencrypted.",
-            kept="nothing was sent.",
-            hint=f"use https://{parts.netloc.rpartition('@')[2]}; a control plane on other machines needs TLS.",
-        )
+    refuse_plain_http(url)
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}" + (f":{port}" if port is not None else "")
 

@@ -13,7 +13,15 @@ import httpx
 from pydantic import BaseModel
 
 from clonos.client.agent_token import AgentToken
-from clonos.client.responses import RETRYABLE, decode, error_of_response, reason_of, retry_after_s, tls_context
+from clonos.client.responses import (
+    RETRYABLE,
+    decode,
+    error_of_response,
+    reason_of,
+    refuse_plain_http,
+    retry_after_s,
+    tls_context,
+)
 from clonos.errors import (
     AgentReplaced,
     ApiError,
@@ -88,6 +96,8 @@ class AgentApi:
     """
 
     def __init__(self, url: str, token: AgentToken | None = None, ca: Path | None = None) -> None:
+        if token is not None:
+            refuse_plain_http(url)
         self._token = token
         self._http = httpx.AsyncClient(
             base_url=f"{url.rstrip('/')}/api/v1/",

@@ -5,6 +5,7 @@ Shared by the blocking transport (`clonos.client.transport`) and the agent's (`c
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import ssl
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from clonos.errors import BY_SLUG, ApiError, ClonosError, SpecError
 from clonos.resources.base import Problem
 from clonos.resources.jobs import Failure
+from clonos.settings import Settings
 
 T = TypeVar("T")
 
@@ -45,6 +47,31 @@ class Backoff:
         """The next delay in seconds; it is added to `at_least_s`, such as the ``Retry-After`` of a response."""
         self._current_s = min(2 * self._current_s, self.longest_s) or self.first_s
         return (at_least_s or 0.0) + self._current_s * random.uniform(0.5, 1.0)
+
+
+def refuse_plain_http(api: str) -> None:
+    """Refuse an address to which a token would be sent unencrypted: `http` on another machine.
+
+    Raises:
+        SpecError: The address is one, and ``CLONOS_API_ALLOW_HTTP`` is not set.
+    """
+    if httpx.URL(api).scheme != "http" or on_this_machine(api) or Settings().api_allow_http:
+        return
+    raise SpecError(
+        f"{api} would send the token unencrypted.",
+        kept="nothing was sent.",
+        hint="use https; a control plane on other machines needs TLS. In a network that nobody else reads, "
+        "CLONOS_API_ALLOW_HTTP=true permits it.",
+    )
+
+
+def on_this_machine(api: str) -> bool:
+    """Whether an address is on loopback."""
+    host = httpx.URL(api).host
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:

@@ -19,7 +19,17 @@ import stamina
 from httpx_sse import EventSource, ServerSentEvent
 from pydantic import BaseModel
 
-from clonos.client.responses import RETRYABLE, T, decode, error_of_response, reason_of, retry_after_s, tls_context
+from clonos.client.responses import (
+    RETRYABLE,
+    T,
+    decode,
+    error_of_response,
+    on_this_machine,
+    reason_of,
+    refuse_plain_http,
+    retry_after_s,
+    tls_context,
+)
 from clonos.errors import (
     CertificateUntrusted,
     ClonosError,
@@ -53,6 +63,8 @@ class Transport:
         self, api: str, token: str | None, *, patience_s: float = 5.0, timeout_s: float = 30.0, ca: Path | None = None
     ) -> None:
         self.api = api.rstrip("/")
+        if token:
+            refuse_plain_http(self.api)
         self._patience_s = patience_s
         self._responded = False
         self._http = httpx.Client(
@@ -61,7 +73,7 @@ class Transport:
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
             verify=tls_context(ca) if ca else httpx.URL(self.api).scheme != "http",
             follow_redirects=False,  # the token is for this address only
-            trust_env=not _loopback(self.api),  # no proxy for this machine
+            trust_env=not on_this_machine(self.api),  # no proxy for this machine
         )
 
     def close(self) -> None:
@@ -266,7 +278,3 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _is_from_proxy(error: ClonosError, response: httpx.Response) -> bool:
     """Whether a proxy in front of the control plane reports that it is unavailable."""
     return response.status_code >= 500 and not isinstance(error, DatabaseUnavailable)
-
-
-def _loopback(api: str) -> bool:
-    return httpx.URL(api).host in {"127.0.0.1", "localhost", "::1"}

@@ -203,6 +203,11 @@ def _savepoint(change: str) -> Callable[[_Fields], str]:
     return lambda event: f"The savepoint {event['name']} of {event.job} {change}"
 
 
+def _registered(event: _Fields) -> str:
+    replaced = event.joined(": a new process replaces the one that sent a heartbeat ", "replaced_after_s", " s before")
+    return f"The host {event.host} registered{replaced}"
+
+
 SENTENCES: Final[Mapping[EventType, Callable[[_Fields], str]]] = {
     "artifact.created": _uploaded,
     "artifact.deleted": lambda event: f"The code {event['name']} was deleted",
@@ -215,7 +220,7 @@ SENTENCES: Final[Mapping[EventType, Callable[[_Fields], str]]] = {
     "host.back": lambda event: f"The host {event.host} is connected again",
     "host.drained": lambda event: f"The host {event.host} is draining: no driver is placed on it",
     "host.lost": lambda event: f"The host {event.host} is LOST: its heartbeats stopped",
-    "host.registered": lambda event: f"The host {event.host} registered",
+    "host.registered": _registered,
     "host.removed": lambda event: f"The host {event.host} was removed",
     "host.undrained": lambda event: f"The host {event.host} takes drivers again",
     "job.created": lambda event: f"{event.job} was created",

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from clonos.resources.event_sentences import sentence_of
 from clonos_api.store.db.database import Origin
 from support.busy import slowdown
 from support.scripted import ScriptedAgent, create
@@ -186,6 +187,26 @@ def test_a_newer_process_replaces_an_agent(api: Served, agent: ScriptedAgent) ->
     refused = agent.client.post(f"/hosts/{agent.id}/heartbeat", json={"instance": agent.instance, "runs": []})
     assert refused.status_code == 409
     assert refused.json()["type"].endswith("/agent-replaced")
+
+
+def test_a_process_that_takes_the_place_of_a_live_agent_leaves_a_trace(
+    api: Served, admin: httpx.Client, agent: ScriptedAgent
+) -> None:
+    """It may be a restart, or a process with a copy of the agent's token."""
+    agent.register()
+    agent.heartbeat()
+    own, agent.instance = agent.instance, "thief"
+    agent.register()
+    agent.instance = own
+    assert agent.client.post(f"/hosts/{agent.id}/heartbeat", json={"instance": own}).status_code == 409
+    entries = [entry for entry in admin.get("/audit").json()["data"] if entry["token"] == agent.token]
+    allowed = [entry["detail"] for entry in entries if entry["action"] == "host.register"]
+    assert ["replaced_after_s" in detail for detail in allowed] == [True, False]
+    denied = next(entry for entry in entries if entry["outcome"] == "denied")
+    assert denied["detail"]["error"] == "agent-replaced"
+    events = admin.get("/events/history", params={"type": "host.registered", "tail": 5}).json()["data"]
+    said = [sentence_of(event["type"], event["data"]) for event in events if event["data"]["name"] == agent.name]
+    assert "a new process replaces the one that sent a heartbeat" in said[-1]
 
 
 def test_a_removed_host_gets_410(admin: httpx.Client, agent: ScriptedAgent) -> None:

@@ -102,6 +102,8 @@ def test_clusters_are_paged_by_name(admin: httpx.Client, name: str) -> None:
         ({"sparkConf": {"spark.task.maxFailures": "4"}}, "spec.sparkConf.spark.task.maxFailures"),
         ({"sparkConf": {"spark.driver.host": "${env:HOST}"}}, "spec.sparkConf.spark.driver.host"),
         ({"sparkConf": {"driver.host": "a"}}, "spec.sparkConf.driver.host"),
+        ({"ui": "https://admin:hunter2@spark:8080/x"}, "spec.ui"),
+        ({"ui": "https://admin@spark"}, "spec.ui"),
     ],
 )
 def test_descriptions_that_are_refused(admin: httpx.Client, name: str, settings: dict[str, Any], field: str) -> None:

@@ -229,6 +229,9 @@ def test_neither_logs_nor_messages_contain_secrets(tmp_path: Path, receiver: Rec
         ({"url": f"https://169.254.169.254/{TOKEN}"}, "link-local"),
         ({"url": f"http://[fe80::1]/{TOKEN}", "allow_http": True}, "link-local"),
         ({"url": f"https://[::ffff:169.254.169.254]/{TOKEN}"}, "link-local"),
+        ({"url": f"https://[64:ff9b::a9fe:a9fe]/{TOKEN}"}, "link-local"),
+        ({"url": f"https://[fd00:ec2::254]/{TOKEN}"}, "where clouds serve credentials"),
+        ({"url": f"https://100.100.100.200/{TOKEN}"}, "where clouds serve credentials"),
         ({"secret": "whsec_c2hvcnQ="}, "24 to 64 bytes"),
         ({"secret": "plain"}, "24 to 64 bytes"),
         ({"secret": None}, "either secret or secret_file"),
@@ -281,7 +284,9 @@ def sent(url: str, **tls: Any) -> str:
     return asyncio.run(send())
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254"])
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254", "2002:a9fe:a9fe::1", "100.100.100.200"]
+)
 def test_a_name_with_a_link_local_address_gets_no_message(
     monkeypatch: pytest.MonkeyPatch, receiver: Receiver, address: str
 ) -> None:

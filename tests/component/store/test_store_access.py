@@ -368,6 +368,18 @@ async def test_an_expired_token_gets_no_credential(database: Database) -> None:
                 await create(session, opened.id if mint == "renew_session" else row.id)
 
 
+async def test_a_session_ends_after_a_week_however_often_it_is_renewed(database: Database) -> None:
+    row, _ = await a_token(database)
+    async with database.transaction() as session:
+        opened, _ = await sessions.open_by_token(session, row.id)
+        began = await now(session) - timedelta(days=6, hours=18)
+        await session.execute(update(TokenRow).where(TokenRow.id == opened.id).values(created_at=began))
+    async with database.transaction() as session:
+        renewed = await sessions.renew(session, opened.id)
+        assert renewed is not None
+        assert renewed.expires_at == began + timedelta(days=7)
+
+
 async def test_a_session_of_a_revoked_token_is_not_renewed(database: Database) -> None:
     """Also if the session itself was not revoked."""
     row, _ = await a_token(database)
