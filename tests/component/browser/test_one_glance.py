@@ -46,7 +46,7 @@ class Glance:
 
     def is_good(self) -> None:
         """Wait until nothing needs attention."""
-        expect(self.banner).to_contain_text("All running jobs publish", timeout=TIMEOUT_S * 1000)
+        expect(self.banner).to_contain_text("No running job is failing", timeout=TIMEOUT_S * 1000)
         expect(self.kafka).to_contain_text("Kafka: 1 broker", timeout=_WITHIN_MS)
 
 

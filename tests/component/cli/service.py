@@ -108,7 +108,7 @@ class FakeService:
         self.status = Status(
             at=NOW,
             health="healthy",
-            summary="All running jobs deliver exactly once.",
+            summary="No running job is failing.",
             led=True,
             counts={"healthy": 1},
             hosts={"host-1": "READY"},

@@ -150,7 +150,7 @@ def test_stop_restart_cancel_and_rm_wait_for_the_operation(clonos: Clonos, servi
 
 
 def test_status_shows_what_needs_attention(clonos: Clonos, service: FakeService) -> None:
-    assert "healthy All running jobs" in clonos("status", "--check").stdout
+    assert "healthy No running job" in clonos("status", "--check").stdout
     forecast = Forecast(warm=False, host="host-2", estimate_s=12.0, ready_in_s=35.0)
     row = JobStatus(id="1", name="fraud", state="RUNNING", health="failing", reasons=["it waits"], forecast=forecast)
     seen = Dependencies(brokers=3, silent=["fraud"], waiting=[], under_replicated=0, open_transactions=0)
