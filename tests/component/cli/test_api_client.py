@@ -118,7 +118,7 @@ def test_a_closed_port_raises_soon() -> None:
 def test_an_unknown_host_name_raises_at_once() -> None:
     with (
         within(15.0),
-        Client("http://nobody.invalid:8484", TOKEN, patience_s=30) as client,
+        Client("https://nobody.invalid:8484", TOKEN, patience_s=30) as client,
         pytest.raises(errors.ControlPlaneUnavailable),
     ):
         client.jobs.get("wordcount")
