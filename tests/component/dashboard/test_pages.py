@@ -273,6 +273,17 @@ def test_the_page_of_hosts_shows_what_is_measured(api: Served, browser: Callable
     for shown in ("1.2 of 4", "5.0 GiB of 8.0 GiB", "a standby takes 1.0 GiB"):
         assert shown in row
     assert "a driver takes" not in row[: row.index("</tr>")]
+    assert "▲" not in row[: row.index("</tr>")]
+
+    async def use(session: AsyncSession) -> None:
+        host = (await session.scalars(select(HostRow).where(HostRow.name == name))).one()
+        host.capacity = {**(host.capacity or {}), "busy_cores": 3.9}
+
+    write(api, use)
+    with browser() as client:
+        text = client.get("/hosts").text
+    row = text[text.index(f"host-{name}") :]
+    assert "▲</span> 3.9 of 4</span>" in row[: row.index("</tr>")]
 
 
 def test_the_banner_shows_that_no_replica_leads(tmp_path: Path) -> None:
