@@ -27,6 +27,11 @@ class Banner:
     headline: str
     detail: str
 
+    @property
+    def brief(self) -> bool:
+        """Whether the sentences about jobs are short, because there are several."""
+        return len(self.stalled) + len(self.failing) > 1
+
 
 # Jobs that the banner names; it counts the others.
 NAMED: Final = 2
@@ -56,10 +61,14 @@ def banner_of(board: Board) -> Banner:
     return Banner("good", (), (), good, _alone(board))
 
 
-def trouble_of(line: Line) -> str:
-    """What is wrong with a failing job and what to do next, in sentences without its name."""
+def trouble_of(line: Line, *, brief: bool = False) -> str:
+    """What is wrong with a failing job and what to do next, in sentences without its name.
+
+    `brief` is for one of several jobs: the command that shows the job's error with its hint.
+    """
     why = f": {line.failure.strip().rstrip('.')}" if line.failure else ""
-    hint = line.hint.strip().rstrip(".") or f"`clonos job inspect {line.name}` shows more"
+    hint = "" if brief else line.hint.strip().rstrip(".")
+    hint = hint or f"`clonos job inspect {line.name}` shows more"
     return f"{clause(line)}{why}. What to do: {hint}."
 
 

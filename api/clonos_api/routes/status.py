@@ -35,7 +35,7 @@ async def get_status(caller: Viewer, replica: ReplicaDep) -> Status:
         for line in banner.stalled
         if line.stall is not None
     ]
-    named = [f"{line.name} {trouble_of(line)}" for line in banner.failing[:NAMED]]
+    named = [f"{line.name} {trouble_of(line, brief=banner.brief)}" for line in banner.failing[:NAMED]]
     if len(banner.failing) > NAMED:
         named.append(f"{len(banner.failing) - NAMED} more jobs are failing.")
     return Status(

@@ -139,7 +139,7 @@ def test_the_banner_names_a_failing_job_its_error_and_the_next_step_and_promises
     )
     assert '<a href="jobs/1">cards</a>' in shown
     assert "exactly once" not in text, "nothing has observed that"
-    three = tuple(dataclasses.replace(FAILED, id=str(number), name=f"cards-{number}", hint="") for number in range(3))
+    three = tuple(dataclasses.replace(FAILED, id=str(number), name=f"cards-{number}") for number in range(3))
     text = re.sub(r"<[^>]+>", "", " ".join(part("overview_banner.html", board=Board(1, NOW, (), three)).split()))
     assert "What to do: clonos job inspect cards-0 Copy shows more." in text
     assert "cards-2" not in text
