@@ -131,7 +131,7 @@ def _fields(model: type[BaseModel], place: _Place) -> Iterator[str]:
             (field for name, field in model.model_fields.items() if part in (name, field.alias)),
             None,
         )
-        inner = _model_in(field.annotation) if field is not None else None
+        inner = model_in(field.annotation) if field is not None else None
         if inner is None:
             return
         model = inner
@@ -139,11 +139,11 @@ def _fields(model: type[BaseModel], place: _Place) -> Iterator[str]:
         yield field.alias or name
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a field's type, such as that in ``Model | None``."""
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in a type, such as that in ``Model | None``; None: there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(filter(None, map(_model_in, typing.get_args(annotation))), None)
+    return next(filter(None, map(model_in, typing.get_args(annotation))), None)
 
 
 def _position(error: yaml.MarkedYAMLError) -> str:

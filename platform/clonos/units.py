@@ -1,7 +1,8 @@
-"""Durations and sizes as users write them: ``500ms``, ``10s``, ``5min``, ``1h``, ``1d``; ``512m``, ``1g``.
+"""Durations and sizes as users write them: ``500ms``, ``10s``, ``5min``, ``1h30m``, ``30d``; ``512m``, ``1g``.
 
-The suffixes are Spark's; sizes are binary (``1k`` is 1,024 bytes). A number other than 0 needs its unit. Pydantic
-models use the types of this module: a field holds a plain number in the unit of its type. JSON output shows the unit.
+``job.yaml``, ``cluster.yaml``, settings and the command line have this one grammar. The suffixes are Spark's; sizes are
+binary (``1k`` is 1,024 bytes). A number other than 0 needs its unit. Pydantic models use the types of this module: a
+field holds a plain number in the unit of its type. JSON output shows the unit.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, WithJsonSchema
 
-_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
+_TEXT: Final = re.compile(r"\s*([0-9]+(\.[0-9]+)?\s*[a-z]+\s*)+", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES: Final = {"b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-_DURATION_PATTERN: Final = r"^(0|[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d))$"
+_DURATION_PATTERN: Final = r"^(0|([0-9]+(\.[0-9]+)?(ms|s|m|min|h|d))+)$"
 _SIZE_PATTERN: Final = r"^(0|[0-9]+(\.[0-9]+)?(b|k|kb|m|mb|g|gb))$"
-_DURATION: Final = "a number with ms, s, min, h or d, such as 10s"
+_DURATION: Final = "a number with ms, s, m (min), h or d, such as 10s or 1h30m"
 _SIZE: Final = "a number with k, m or g, such as 512m"
 
 
@@ -38,10 +40,10 @@ def parse_duration(text: str) -> float:
     """Parse a duration.
 
     Args:
-        text: A number with a unit, such as ``10s``.
+        text: Numbers with units, such as ``10s`` or ``1h30m``; ``m`` and ``min`` are minutes.
 
     Returns:
-        Seconds.
+        Seconds: the sum.
 
     Raises:
         ValueError: The number or a known unit is missing.
@@ -49,8 +51,10 @@ def parse_duration(text: str) -> float:
     Example:
         >>> parse_duration("500ms")
         0.5
+        >>> parse_duration("1h30m")
+        5400.0
     """
-    return _parse(text, _SECONDS, _DURATION)
+    return sum(_parts(text, _SECONDS, _DURATION))
 
 
 def parse_size(text: str) -> int:
@@ -69,7 +73,8 @@ def parse_size(text: str) -> int:
         >>> parse_size("1g")
         1073741824
     """
-    return round(_parse(text, _BYTES, _SIZE))
+    (size,) = _parts(text, _BYTES, _SIZE, most=1)
+    return round(size)
 
 
 def format_duration(seconds: float) -> str:
@@ -106,13 +111,13 @@ def require_units(model: type[BaseModel], values: dict[str, Any]) -> None:
             raise ValueError(f"{field.alias}: {value} has no unit: write {unit.expected}")
 
 
-def _parse(text: str, units: dict[str, Any], expected: str) -> float:
-    match = _TEXT.fullmatch(text)
-    if match is None and text.strip() == "0":
-        return 0.0
-    if match is None or match[2].lower() not in units:
+def _parts(text: str, units: dict[str, Any], expected: str, most: int = 6) -> list[float]:
+    parts = [(number, unit.lower()) for number, unit in _PART.findall(text)]
+    if text.strip() == "0":
+        return [0.0]
+    if not _TEXT.fullmatch(text) or len(parts) > most or not all(unit in units for _, unit in parts):
         raise ValueError(f"{text!r} has no unit that is known: write {expected}")
-    return float(match[1]) * float(units[match[2].lower()])
+    return [float(number) * float(units[unit]) for number, unit in parts]
 
 
 def _reader(parse: Callable[[str], float], per_unit: float, whole: bool) -> Callable[[object], object]:

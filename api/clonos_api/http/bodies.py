@@ -20,6 +20,7 @@ from clonos.resources.clusters import Cluster
 from clonos.resources.jobs import Job, JobCreate
 from clonos.standby.states import StandbyState
 from clonos_api.http.checked_json import check_value, parse
+from clonos_api.http.problems import BodyInvalid
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
@@ -119,7 +120,7 @@ def checked(model: type[Body], value: Any) -> Body:
             {**detail, "loc": ("body", *detail["loc"])}
             for detail in error.errors(include_url=False, include_context=False)
         ]
-        raise RequestValidationError(details) from error
+        raise BodyInvalid(details, model) from error
 
 
 def json_of(content: bytes) -> Any:

@@ -6,7 +6,7 @@ its request id; the log has the details.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,12 +15,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Scope
 
 from clonos import errors
-from clonos.documents import describe_problem
+from clonos.documents import describe_problem, model_in
 from clonos.errors import ClonosError
 from clonos.resources.base import Problem
 from clonos.resources.failures import SpecRefused
@@ -68,6 +69,15 @@ FRAMEWORK_PROBLEMS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 # Default seconds to wait, where the error has none.
 _RETRY_AFTER: Final = {429: "1", 503: "1"}
+
+
+class BodyInvalid(RequestValidationError):
+    """A body that is not the document of `model`."""
+
+    def __init__(self, errors: Sequence[Any], model: type[BaseModel]) -> None:
+        super().__init__(errors)
+        self.model = model
+
 
 Denied = Callable[[Request, ClonosError], Awaitable[None]]
 _log = structlog.get_logger(__name__)
@@ -133,7 +143,9 @@ def install(app: FastAPI) -> None:
 
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        problems = [_field_problem(detail) for detail in list(error.errors())[:_SHOWN]]
+        field = getattr(request.scope.get("route"), "body_field", None)
+        model = error.model if isinstance(error, BodyInvalid) else model_in(field and field.field_info.annotation)
+        problems = [_field_problem(detail, model) for detail in list(error.errors())[:_SHOWN]]
         return answer(request, problem_of(SpecRefused(problems), instance=request.url.path))
 
     async def on_http(request: Request, error: Exception) -> Response:
@@ -162,10 +174,12 @@ def _allowed(app: FastAPI, path: str) -> str:
     )
 
 
-def _field_problem(error: Mapping[str, Any]) -> FieldProblem:
+def _field_problem(error: Mapping[str, Any], model: type[BaseModel] | None) -> FieldProblem:
     # Never `input` or `ctx`: they contain the value, which may be a secret.
-    field = ".".join(str(part) for part in error["loc"] if part != "body")
-    return FieldProblem(field=redact_text(field[:200]), what=redact_text(describe_problem(error)[:500]))
+    place = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
+    what = describe_problem({**error, "loc": place}, model if place != error["loc"] else None)
+    field = ".".join(str(part) for part in place)
+    return FieldProblem(field=redact_text(field[:200]), what=redact_text(what[:500]))
 
 
 def _of_status(error: HTTPException, path: str) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from clonos.client import Client
 
 
-_TIME = re.compile(r"(\d{1,6})([smhd])")
+_LONGEST_S = 1e10
 
 
 def echo(text: str | bytes, *, err: bool = False, nl: bool = True) -> None:
@@ -183,8 +182,11 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def seconds(text: str, option: str) -> int:
-    """Parse the value of the command line option `option`, a duration such as 90s, 10m, 12h or 30d, in seconds."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise SpecError(f"{option} {text} is not a duration.", hint="use a number with s, m, h or d, such as 12h.")
-    return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
+    """Parse the value of the command line option `option`, a duration such as 90s, 10min, 1h30m or 30d, in seconds."""
+    from clonos.units import parse_duration
+
+    try:
+        return round(min(parse_duration(text), _LONGEST_S))
+    except ValueError as error:
+        hint = "use a number with s, m (min), h or d, such as 12h."
+        raise SpecError(f"{option} {text} is not a duration.", hint=hint) from error

@@ -260,3 +260,21 @@ def test_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     create_private(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "what"),
+    [
+        ("/jobs", {"spec": {"metadata": {"name": "x"}, "spec": {"standbys": 1}}}, "standby.replicas"),
+        ("/jobs", {"spec": {"metadata": {"name": "x"}, "spec": {"shuflePartitions": 1}}}, "shufflePartitions"),
+        ("/jobs/x/stop", {"mod": "force"}, "mode"),
+        ("/jobs/x/savepoints", {"nam": "a"}, "name"),
+    ],
+)
+def test_an_unknown_field_names_the_one_that_was_meant(
+    ada: httpx.Client, name: str, path: str, body: dict[str, Any], what: str
+) -> None:
+    create(ada, name)
+    answer = ada.post(path.replace("/x/", f"/{name}/"), json=body)
+    assert answer.status_code == 422
+    assert f"unknown field; did you mean {what}?" in {problem["what"] for problem in answer.json()["errors"]}
