@@ -6,20 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from griffe import Docstring, DocstringSectionKind, Parser
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
-
-
-def meanings(model: type[BaseModel]) -> Mapping[str, str]:
-    """The meaning of each field, also of inherited ones."""
-    texts: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
-        sections = Docstring(inspect.cleandoc(cls.__doc__ or "")).parse(Parser.google, warnings=False)
-        for section in sections:
-            if section.kind is DocstringSectionKind.attributes:
-                texts |= {attribute.name: attribute.description for attribute in section.value}
-    return texts
 
 
 def summary(model: type[BaseModel]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,6 @@ from fields import allowed
 from markdown_text import NOTE, code, prose, table
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
-_ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def page(description: Path) -> str:
@@ -101,11 +99,10 @@ def _takes(schema: Mapping[str, Any]) -> str:
 
 def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     text = schema.get("description", "")
-    meanings = {match[1]: prose(match[2]) for match in _ATTRIBUTE.finditer(text.partition("Attributes:")[2])}
     # A name with a leading underscore would be another anchor.
     yield f"### {name} {{#{name.lower()}}}"
     yield ""
-    yield prose(text.partition("\n\nAttributes:")[0])
+    yield prose(text)
     yield ""
     if "enum" in schema:
         yield allowed(schema)
@@ -117,7 +114,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
                 code(field),
                 _takes(part),
                 "required" if field in required else code(part.get("default") if part.get("default") else ""),
-                meanings.get(field, ""),
+                prose(part.get("description", "")),
             )
             for field, part in properties.items()
         ]

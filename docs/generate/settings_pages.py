@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fields import allowed, default_of, meanings, model_of, summary
+from fields import allowed, default_of, model_of, summary
 from markdown_text import NOTE, code, prose, table
 from pydantic import BaseModel
 
+from clonos.documents import meanings
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.settings import Settings

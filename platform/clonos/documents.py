@@ -1,8 +1,10 @@
-"""Reads YAML documents into pydantic models, and explains all problems of a document at once."""
+"""Reads YAML documents into pydantic models, explains all problems of a document at once, and describes its fields."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +28,8 @@ _OFTEN: Final[Mapping[str, str]] = {
     "checkpointLocation": "checkpoint",
 }
 _CLOSE: Final = 0.6
+_ATTRIBUTES: Final = "\n\nAttributes:\n"
+_ATTRIBUTE: Final = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 
 def read_yaml(path: Path, model: type[T], described: str) -> T:
@@ -75,6 +79,35 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mapping[str, str] | None = None) -> None:
+    """Move the meaning of each field from the docstring of `model` into its JSON Schema.
+
+    Args:
+        schema: The schema of the model, which changes.
+        model: The model; bases of it may describe inherited fields.
+        known: Meanings of fields that have the same meaning in all documents, by their names.
+    """
+    schema["description"] = schema.get("description", "").partition(_ATTRIBUTES)[0]
+    texts = {**(known or {}), **meanings(model)}
+    for name, field in model.model_fields.items():
+        described = schema.get("properties", {}).get(field.alias or name)
+        if described is not None and name in texts:
+            described["description"] = texts[name]
+
+
+def meanings(model: type) -> Mapping[str, str]:
+    """The meaning of each field, also of inherited ones: the section ``Attributes`` of the docstrings."""
+    texts: dict[str, str] = {}
+    for cls in reversed(model.__mro__):
+        names: list[str] = []
+        section = inspect.cleandoc(cls.__doc__ or "").partition(_ATTRIBUTES)[2]
+        for line in section.partition("\n\n")[0].splitlines():
+            entry = _ATTRIBUTE.fullmatch(line)
+            names = entry[1].split(", ") if entry else names
+            texts |= {name: entry[2] if entry else f"{texts[name]} {line.strip()}" for name in names}
+    return texts
 
 
 def explain(

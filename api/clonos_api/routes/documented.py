@@ -1,4 +1,4 @@
-"""Completes the OpenAPI document of FastAPI: describes every error response as ``application/problem+json``."""
+"""Completes the OpenAPI document of FastAPI: error responses as ``application/problem+json``, meanings, examples."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
+from clonos.documents import meanings
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Problem
 from clonos.resources.jobs import JobCreate, JobPatch
+from clonos.telemetry.log_entries import LogEntry
 from clonos_api.admission import spec_schema
 from clonos_api.auth.authentication import EXEMPT
 from clonos_api.auth.declared import declares_owner
 from clonos_api.http.bodies import JSON, YAML
 from clonos_api.routes.access import API
+from clonos_api.routes.examples import EXAMPLES
 
 # Of an operation: besides admins, only the subject that created the object in the path may use it.
 OWNER: Final = "x-clonos-owner"
@@ -110,6 +113,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for name, schema in more["$defs"].items():
         schemas.setdefault(name, schema)
     spec_schema.narrow(schemas)
+    entry = schemas[LogEntry.__name__]
+    entry["description"] = entry["description"].partition("\n\nAttributes:")[0]
+    for name, text in meanings(LogEntry).items():
+        entry["properties"][name]["description"] = text
+    schemas["Body_upload_artifact"]["properties"]["file"]["description"] = "The job file, or a ZIP archive."
+    for name, example in EXAMPLES.items():
+        schemas[name]["examples"] = [example]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     for path, item in document["paths"].items():

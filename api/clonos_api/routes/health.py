@@ -7,9 +7,9 @@ from importlib.metadata import version
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 
 from clonos.errors import DatabaseUnavailable
+from clonos.resources.base import Resource
 from clonos.resources.service import Health
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import API, Viewer
@@ -23,8 +23,12 @@ router = APIRouter(prefix=f"{API}/health", tags=["health"])
 _TIMEOUT_S = 2.0
 
 
-class Alive(BaseModel):
-    """Response of the liveness and readiness routes if the check succeeds."""
+class Alive(Resource):
+    """Response of the liveness and readiness routes if the check succeeds.
+
+    Attributes:
+        status: Always ``ok``; a failed check is a problem.
+    """
 
     status: Literal["ok"] = "ok"
 

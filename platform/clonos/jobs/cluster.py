@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from clonos.documents import read_yaml
+from clonos.documents import describe_fields, read_yaml
 from clonos.jobs.spec import check_name
 
 # Environment variable of a driver with the value of ``spark.authenticate.secret`` of its cluster: other users of the
@@ -36,7 +36,7 @@ class Manager(StrEnum):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True, json_schema_extra=describe_fields)
 
 
 class KubernetesSettings(_Part):
@@ -148,7 +148,12 @@ class ClusterSettings(_Part):
 
 
 class ClusterMetadata(_Part):
-    """Name and labels of a cluster."""
+    """Name and labels of a cluster.
+
+    Attributes:
+        name: Name of the cluster, which jobs name in `cluster`.
+        labels: Labels: name and value.
+    """
 
     name: Annotated[str, Field(max_length=100)]
     labels: dict[str, str] = Field(default_factory=dict)
@@ -160,7 +165,14 @@ class ClusterMetadata(_Part):
 
 
 class ClusterSpec(_Part):
-    """The description of a Spark cluster, as in a ``cluster.yaml``."""
+    """The description of a Spark cluster, as in a ``cluster.yaml``.
+
+    Attributes:
+        api_version: Version of the format.
+        kind: Kind of the document.
+        metadata: Name and labels.
+        spec: The settings of the cluster.
+    """
 
     api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
     kind: Literal["Cluster"] = "Cluster"
@@ -182,6 +194,8 @@ class ClusterReport(_Part):
         executors: Number of executors that ran a task of the check.
         hosts: Hosts of these executors.
         problems: What jobs on this cluster would fail with, one sentence each; empty: the cluster can be used.
+        java: Version of Java of the executors.
+        python: Version of Python of the executors.
     """
 
     spark: str = ""

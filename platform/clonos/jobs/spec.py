@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from clonos.documents import read_yaml
+from clonos.documents import describe_fields, read_yaml
 from clonos.extend.sink import DeliveryMode
 from clonos.units import Mebibytes, Milliseconds, Seconds, require_units
 
@@ -47,7 +47,7 @@ def check_name(name: str) -> str:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True, json_schema_extra=describe_fields)
 
     @model_validator(mode="before")
     @classmethod
@@ -157,6 +157,8 @@ class Spec(_Part):
             ``spark.sql.shuffle.partitions`` or two for each task slot.
         stall_timeout_s: The driver exits, so that another one continues, if input waits and nothing makes progress for
             this time plus the trigger's interval; 0: never.
+        trigger: When epochs begin.
+        restart_policy: How the driver is restarted after failures.
     """
 
     main: str = ""
@@ -223,7 +225,12 @@ def _text(value: object) -> object:
 
 
 class Metadata(_Part):
-    """Name and labels of a job."""
+    """Name and labels of a job.
+
+    Attributes:
+        name: Name of the job: 1 to 100 of a-z, 0-9 and -.
+        labels: Labels: name and value.
+    """
 
     name: str = Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
     labels: dict[str, str] = Field(default_factory=dict)
@@ -235,7 +242,14 @@ class Metadata(_Part):
 
 
 class JobSpec(_Part):
-    """The specification of a job, as in a ``job.yaml``."""
+    """The specification of a job, as in a ``job.yaml``.
+
+    Attributes:
+        api_version: Version of the format.
+        kind: Kind of the document.
+        metadata: Name and labels.
+        spec: Settings of the job.
+    """
 
     api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
     kind: Literal["Job"] = "Job"

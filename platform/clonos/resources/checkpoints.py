@@ -11,7 +11,11 @@ from clonos.resources.jobs import Failure
 
 
 class Span(Resource):
-    """One step of an epoch with its duration in milliseconds."""
+    """One step of an epoch with its duration in milliseconds.
+
+    Attributes:
+        duration_ms: Duration in milliseconds.
+    """
 
     name: str
     duration_ms: float
@@ -36,6 +40,9 @@ class EpochCheckpoint(Resource):
         dead_letters: Number of poison records among `records_out`.
         recorded: Operator → determinants that it recorded, if it recorded any.
         repeated: Whether the epoch had finished before. Its replay published nothing.
+        duration_ms: Duration of the epoch in milliseconds.
+        records_in: Records that it read.
+        records_out: Records that it published.
     """
 
     epoch: int
@@ -75,7 +82,12 @@ class CheckpointCounts(Resource):
 
 
 class CheckpointSummary(Resource):
-    """Statistics of a job's newest hundred checkpoints; durations in milliseconds."""
+    """Statistics of a job's newest hundred checkpoints; durations in milliseconds.
+
+    Attributes:
+        duration_ms: Durations of the epochs.
+        records_out: Published records of an epoch.
+    """
 
     duration_ms: dict[Literal["min", "avg", "p50", "p99", "max"], float] = Field(default_factory=dict)
     records_out: dict[Literal["min", "avg", "max"], float] = Field(default_factory=dict)
@@ -98,7 +110,14 @@ class LatestCheckpoints(Resource):
 
 
 class Checkpoints(Resource):
-    """Checkpoints of a job, in the structure of Flink's REST API."""
+    """Checkpoints of a job, in the structure of Flink's REST API.
+
+    Attributes:
+        counts: Numbers since the job was created.
+        summary: Statistics of the newest ones.
+        latest: The newest of each kind.
+        history: The newest ones, newest first.
+    """
 
     counts: CheckpointCounts
     summary: CheckpointSummary
@@ -125,6 +144,7 @@ class Savepoint(Resource):
         epochs: Query → newest finished epoch in the savepoint.
         failure: Failure of a FAILED savepoint, or of its deletion (which can be requested again).
         version: Version of the job's specification with which the checkpoint was written; `artifact`: id of its code.
+        location: Folder of its files.
     """
 
     id: str

@@ -52,6 +52,8 @@ class HostRegistered(Resource):
 
     Attributes:
         standby_heartbeat_s: Interval of heartbeats while the host has a standby, or a driver with a standby.
+        lease_s: Seconds without a heartbeat after which the host is lost.
+        heartbeat_s: Seconds between heartbeats.
     """
 
     id: str
@@ -68,6 +70,9 @@ class Host(Resource):
         free: Number of free slots.
         pool_available: Number of warm drivers without a job.
         capacity: Newest measurement of the host; None: its agent has not sent one.
+        failure_domain: Name of what fails together, such as a rack or zone.
+        versions: Versions of programs on the host.
+        limits: Limits that the agent can enforce: ``memory``, ``uid``.
     """
 
     id: str
@@ -96,6 +101,9 @@ class RunRestartPolicy(Resource):
         takeover_wait_s: Seconds to wait before a restart, so that a standby can take over. The agent restarts the
             driver afterwards if the control plane does not answer.
         earlier_failures: Number of consecutive failures at the end of the job's previous run.
+        initial_backoff_ms: Pause before the first restart in milliseconds.
+        max_backoff_ms: Longest pause in milliseconds.
+        reset_after_s: Seconds of work after which attempts count from 0.
     """
 
     attempts: int = 8
@@ -127,6 +135,10 @@ class RunSpec(Resource):
         owner_number: Number of the owner, from 1: agents with ``--uids`` derive the user of its drivers from it.
         cluster: The Spark cluster that the specification names; None: a local master. It may refer to secrets, which
             the agent reads on its host.
+        stop_mode: How the driver stops.
+        stop_timeout_s: Seconds until a driver that does not stop is killed.
+        restart: How the agent restarts the driver; null: it does not.
+        start_from: Older point from which the job starts; null: it continues.
     """
 
     run: str
@@ -163,6 +175,8 @@ class HostTask(Resource):
             ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and ``timeout_s``, after
             which the agent ends the check. For ``verify`` those of `VerifyTask`.
         owner_number: Number of the job's owner, as in `RunSpec`; for a check, of the subject that added the cluster.
+        task: Id of the task.
+        kind: What the agent does.
     """
 
     task: str
@@ -176,6 +190,8 @@ class Work(Resource):
 
     Attributes:
         revision: Number of this version of the work; ``after`` in the request that waits for the next one.
+        runs: Drivers that the host should have.
+        tasks: Tasks that the agent should do.
     """
 
     revision: int
@@ -223,6 +239,7 @@ class Heartbeat(Resource):
             one. If a standby is ready, four missing heartbeats start a takeover.
         pool_available: Number of warm drivers without a job, for recoveries and standbys.
         capacity: A new measurement of the host; None: there is none since the last heartbeat.
+        runs: The state of each driver of the host.
     """
 
     instance: str
@@ -259,6 +276,7 @@ class EventsBatch(Resource):
         gap: The host lost the bytes from the control plane's offset to `offset`, at which the control plane continues.
         last: No batch follows. The control plane writes this batch to disk before it responds. Any other batch may be
             lost if the database crashes; the response to the next batch then has the smaller offset.
+        lines: Complete lines of the event file.
     """
 
     run: str
@@ -291,6 +309,10 @@ class Push(Resource):
     """New events and log text of all drivers of an agent, in one request: at most one batch of each kind for a run.
 
     `instance` is the random id of the agent process.
+
+    Attributes:
+        events: New lines of event files.
+        logs: New parts of logs.
     """
 
     instance: str
@@ -321,7 +343,12 @@ class BatchResult(Resource):
 
 
 class PushResult(Resource):
-    """Results of all batches of a push, in the order of the request."""
+    """Results of all batches of a push, in the order of the request.
+
+    Attributes:
+        events: Result of each batch of events, in order.
+        logs: Result of each part of a log, in order.
+    """
 
     events: list[BatchResult] = Field(default_factory=list)
     logs: list[BatchResult] = Field(default_factory=list)
@@ -334,6 +361,7 @@ class TaskResult(Resource):
         instance: Random id of the agent process.
         result: For a copied savepoint: its ``epochs`` (query → newest finished epoch) and ``size_bytes``. For a check
             of a cluster: a `ClusterReport`.
+        ok: Whether the task succeeded.
     """
 
     instance: str
@@ -350,6 +378,7 @@ class Standby(Resource):
         lag_epochs: Number of ended epochs that the standby had not read in the causal log at its last report (at most
             every two seconds); it reads them when it takes over.
         placement_reason: Reason for its placement on this host.
+        mode: Always ``dedicated``: the process is for this job.
     """
 
     id: str

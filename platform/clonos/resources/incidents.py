@@ -40,8 +40,9 @@ class Loss(Resource):
         verdict: ``nothing``; ``duplicates``: nothing was lost, but records may be published twice, as configured;
             ``pending``: no epoch has finished since the failure; ``unknown``: see `evidence`.
         summary: The same as a clause.
-        records: Number of lost records; None: unknown. `epochs` likewise.
+        records: Number of lost records; None: unknown.
         evidence: How this is known, in sentences.
+        epochs: Number of epochs with lost records; None: unknown.
     """
 
     verdict: Literal["nothing", "duplicates", "pending", "unknown"]
@@ -58,6 +59,8 @@ class Comparison(Resource):
         earlier: Number of these; `median_ms`: their median downtime, None without any.
         rank: Position by downtime among them and this one, 1 for the shortest; None: this one has no downtime.
         summary: The same in sentences.
+        kind: Kind of the recoveries that are compared.
+        median_ms: Their median downtime in milliseconds.
     """
 
     kind: Kind
@@ -86,6 +89,8 @@ class Incident(ListedRecovery):
         at: Time of the explanation, up to which the duration of a recovery in progress counts.
         silent_since: Begin of the time without output, of a recovery in progress; None: it has ended, or the old
             driver still publishes.
+        loss: What is lost or repeated: nothing, with proofs.
+        comparison: The usual downtime of such a recovery; null: there were too few.
     """
 
     at: Moment

@@ -32,6 +32,7 @@ class QueryNode(Resource):
         state: Spark's own steps that keep state, such as ``aggregate``.
         records_in_per_s, records_out_per_s: Records read and published per second; dead letters are among the latter.
         recorded_per_s: Determinants that its operators recorded per second.
+        kind: Kind of the node.
     """
 
     kind: Literal["query"] = "query"
@@ -55,6 +56,8 @@ class OperatorNode(Resource):
         timers: Whether it may set timers.
         recorded_per_s: Determinants (answers of services, and clocks) that it recorded per second.
         recorded: Number of them since the job was created; `replayed`: how many of them replays have read.
+        kind: Kind of the node.
+        replayed: Determinants that replays read.
     """
 
     kind: Literal["operator"] = "operator"
@@ -96,6 +99,7 @@ class JobGraph(Resource):
         generation: The generation of that driver; None: no driver has reported a graph.
         reported_at: Time of its claim.
         nodes: Topics, queries by name, and operators of each query in the order of the data.
+        edges: Connections of nodes.
     """
 
     generation: int | None = None

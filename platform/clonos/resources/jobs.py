@@ -61,10 +61,12 @@ class Failure(Resource):
 
     Attributes:
         error: Slug of the error (`clonos.errors`).
-        what: What happened; `kept`: what was kept safe; `hint`: what to do next. Long texts are shortened.
+        what: What happened; long texts are shortened.
         domain: Who must fix the error.
         retry: Whether another attempt can help.
         stack: Stack trace of the error's cause, if it has a cause; bounded.
+        kept: What was kept safe.
+        hint: What to do next.
     """
 
     error: str
@@ -213,7 +215,12 @@ class Job(JobSummary):
 
 
 class StopRequest(Resource):
-    """The request to stop a job: the mode, and the seconds after which the driver is killed."""
+    """The request to stop a job: the mode, and the seconds after which the driver is killed.
+
+    Attributes:
+        mode: How the job stops.
+        timeout_s: Seconds until the driver is killed.
+    """
 
     mode: StopMode = StopMode.GRACEFUL
     timeout_s: float = Field(60.0, gt=0, le=3600)
@@ -280,6 +287,7 @@ class Executor(Resource):
         id: Spark's id of the executor.
         cores: Number of its task slots.
         stdout: Address of its standard output, at its worker or YARN's node; empty: unknown. `stderr` likewise.
+        stderr: Address of its log.
     """
 
     id: str
@@ -349,6 +357,7 @@ class Generation(Resource):
         claim_id: Random id of the claim, as in the causal log.
         attempt: Number of the driver process, counted with those of the job's earlier runs.
         epochs: Number of epochs that the generation finished; `records`: number of records that it published.
+        records: Records that its driver published.
     """
 
     generation: int
@@ -370,6 +379,9 @@ class Phase(Resource):
     The phases are ``detect``, ``finish`` (only before an upgrade: the old driver's last epoch), ``decide``, ``start``
     (of a new driver) or ``wake`` (of a standby), ``claim``, ``restore``, ``replay`` or (if no epoch was in doubt)
     ``epoch``, ``commit``. The times up to ``decide`` are of the control plane's clock, later ones of the driver's.
+
+    Attributes:
+        duration_ms: Duration in milliseconds; null: it has not ended.
     """
 
     name: str
@@ -479,6 +491,11 @@ class LogLines(Resource):
 class OperatorMetrics(Resource):
     """Determinants of one operator since the job was created: how many were recorded in the causal log, how many
     replays read, and the recorded bytes.
+
+    Attributes:
+        recorded: Determinants that it recorded.
+        replayed: Determinants that replays read.
+        bytes: Bytes of its determinants.
     """
 
     recorded: int = 0
@@ -510,6 +527,15 @@ class QueryMetrics(Resource):
             epoch; None: there is none.
         partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
         retention: Topic → unread share in percent, for topics that delete records and hold mostly unread records.
+        epochs: Finished epochs.
+        records_in: Records that finished epochs read.
+        records_out: Records that finished epochs published.
+        records_in_per_s: Records read a second.
+        records_out_per_s: Records published a second.
+        epoch_ms_p99: 99th percentile of the duration of epochs in milliseconds.
+        recorded_determinants: Determinants written to the causal log.
+        dead_letters: Records published as dead letters.
+        lag_at: Time of the measurement of the lag.
     """
 
     epoch: int = -1
@@ -554,7 +580,11 @@ class KafkaReport(Resource):
 
 
 class WaitingReport(Resource):
-    """What a job's driver waits for: a system that is away, such as a Schema Registry. `since` is its beginning."""
+    """What a job's driver waits for: a system that is away, such as a Schema Registry. `since` is its beginning.
+
+    Attributes:
+        what: What the driver waits for.
+    """
 
     what: str
     since: Moment
@@ -577,6 +607,7 @@ class Metrics(Resource):
         delivery: Delivery guarantee of each sink in the newest driver; empty until its first report.
         sharing_depth: Replicas that acknowledge a determinant in the newest driver: ``0`` (nothing is recorded), ``1``
             (the leader) or ``full`` (all in-sync replicas).
+        queries: Figures of each query, by its name.
     """
 
     at: Moment | None = None

@@ -43,6 +43,7 @@ class Annotation(Resource):
     Attributes:
         until: End of a recovery; None: it is in progress, or it was a moment.
         text: The cause of the recovery, the number of the version, or the name of the savepoint.
+        kind: What happened.
     """
 
     kind: Literal["recovery", "version", "savepoint"]
@@ -58,6 +59,8 @@ class Series(Resource):
         interval_s: Length of an interval in seconds.
         queries: Query → its intervals, oldest first.
         annotations: What happened to the job in this range, oldest first.
+        range: The requested period.
+        until: End of the period.
     """
 
     range: SeriesRange

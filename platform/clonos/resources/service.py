@@ -18,6 +18,8 @@ class Artifact(Resource):
     Attributes:
         id: SHA-256 of the bytes, hexadecimal.
         main: Path of the job file in it, if there is exactly one.
+        kind: A job file, or an archive of files.
+        files: Number of files in it.
     """
 
     id: str
@@ -93,6 +95,7 @@ class TokenCreate(Resource):
         subject: User or agent that the token belongs to; None: the token's `name`. A new token of an
             operator or admin then needs a name that is not the subject of any token or job yet.
         host: For the role ``agent``: the only host name that the agent may use.
+        expires_in_s: Lifetime in seconds; null: it does not expire.
     """
 
     name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?$")
@@ -144,7 +147,11 @@ def warned_within(lifetime: timedelta) -> timedelta:
 
 
 class TokenCreated(Token):
-    """A new API token with its secret: ``clonos_<id>_<secret>``."""
+    """A new API token with its secret: ``clonos_<id>_<secret>``.
+
+    Attributes:
+        token: The token. Only this response has it.
+    """
 
     token: str
 
@@ -166,13 +173,21 @@ class Session(Resource):
 
 
 class EndedSessions(Resource):
-    """How many sessions a request has ended."""
+    """How many sessions a request has ended.
+
+    Attributes:
+        ended: Number of sessions that were ended.
+    """
 
     ended: int
 
 
 class SignInCode(Resource):
-    """A code with which a browser signs in once, in place of the API token that asked for it."""
+    """A code with which a browser signs in once, in place of the API token that asked for it.
+
+    Attributes:
+        code: Code for the link of the dashboard; it works once.
+    """
 
     code: str
     expires_at: Moment
@@ -186,6 +201,7 @@ class AuditEntry(Resource):
         action: Change, such as ``job.create``; for a refused request its method and path.
         target: Id or path of what the request changes.
         detail: Further data of the change, or the error of the refusal.
+        outcome: Whether the request was allowed.
     """
 
     seq: int
@@ -199,7 +215,13 @@ class AuditEntry(Resource):
 
 
 class Connector(Resource):
-    """An installed source or sink; `options` is the JSON Schema of its options."""
+    """An installed source or sink; `options` is the JSON Schema of its options.
+
+    Attributes:
+        kind: A source or a sink.
+        summary: What it connects to.
+        options: Its options.
+    """
 
     name: str
     kind: Literal["source", "sink"]
@@ -209,7 +231,11 @@ class Connector(Resource):
 
 
 class ValidateRequest(Resource):
-    """Options of a source or sink to check."""
+    """Options of a source or sink to check.
+
+    Attributes:
+        options: Options of the connector.
+    """
 
     options: dict[str, Any]
 
@@ -220,6 +246,7 @@ class FieldProblem(Resource):
     Attributes:
         what: The problem.
         hint: How to fix it; may be empty.
+        field: Path of the field in the document, such as ``spec.standby.replicas``.
     """
 
     field: str
@@ -228,7 +255,12 @@ class FieldProblem(Resource):
 
 
 class Validation(Resource):
-    """Result of the check of a source's or sink's options. It runs no job, so it cannot find every error."""
+    """Result of the check of a source's or sink's options. It runs no job, so it cannot find every error.
+
+    Attributes:
+        valid: Whether the options would be accepted.
+        problems: What is wrong.
+    """
 
     valid: bool
     problems: list[FieldProblem] = Field(default_factory=list)
@@ -244,6 +276,9 @@ class LintFinding(Resource):
         runs: Where the code runs: ``rows``, ``job`` or ``start``.
         why: Reason why a replay may differ.
         instead: Recommended replacement.
+        line: Line in the file, from 1.
+        column: Column in the line.
+        severity: Severity; an error lets the linter fail.
     """
 
     file: str
@@ -260,6 +295,11 @@ class LintFinding(Resource):
 class JobValidation(Validation):
     """Result of a check of a job: whether it can be created as it is, and the linter's findings, which do not prevent a
     start.
+
+    Attributes:
+        valid: Whether the job would be accepted.
+        problems: What is wrong in the specification or the code.
+        findings: What the linter found in the code.
     """
 
     findings: list[LintFinding] = Field(default_factory=list)
@@ -272,6 +312,7 @@ class Health(Resource):
         status: ``degraded``: the database is unavailable, or a background task failed in the last minute.
         leader: Whether this replica is the leader.
         checks: Failed check (``database`` or a background task) → reason; empty if all is well.
+        database: Whether the database answers.
     """
 
     status: Literal["ok", "degraded"]

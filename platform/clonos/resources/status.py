@@ -33,6 +33,7 @@ class JobStatus(Resource):
         silent_since: Since when a job should publish and does not; None: it publishes, has no input, or is
             not to run.
         forecast: What happens if its driver fails now; None: it does not run.
+        health: Summary of its state.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Status(Resource):
         counts: Number of jobs by health.
         hosts: Name → state; SILENT: it missed heartbeats; DISCONNECTED: its lease has expired, and it is not LOST yet.
         jobs: The jobs; those that need attention first.
+        dependencies: What all jobs need, such as Kafka.
     """
 
     at: Moment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
 
 from clonos_api.app import create_app
 from clonos_api.openapi import document
+from clonos_api.routes.examples import EXAMPLES
 
 COMMITTED = Path(__file__).parents[3] / "api" / "openapi.json"
 
@@ -56,6 +59,42 @@ def test_all_references_resolve(described: dict[str, Any]) -> None:
     text = json.dumps(described)
     for part in text.split('"#/components/schemas/')[1:]:
         assert part.partition('"')[0] in described["components"]["schemas"]
+
+
+def test_each_field_has_its_meaning(described: dict[str, Any]) -> None:
+    bare = [
+        f"{name}.{field}"
+        for name, schema in described["components"]["schemas"].items()
+        for field, part in schema.get("properties", {}).items()
+        if len(part.get("description", "")) < 4
+    ]
+    assert not bare, "add it to the section Attributes of the class"
+    for schema in described["components"]["schemas"].values():
+        assert "Attributes:" not in schema.get("description", "")
+
+
+def test_request_bodies_and_main_responses_have_valid_examples(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    bodies = {
+        ref.rpartition("/")[2]
+        for item in described["paths"].values()
+        for operation in item.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+        for ref in re.findall(r"#/components/schemas/\w+", json.dumps(content["schema"]))
+    } - {"Body_upload_artifact"}
+    main = {"Job", "JobSummary", "Operation", "Host", "Savepoint", "Token", "TokenCreated", "Health", "Event"}
+    assert {name for name, schema in schemas.items() if "examples" in schema} >= bodies | main | {"Problem", "Artifact"}
+    models = {model.__name__: model for model in _all_models(BaseModel)}
+    for name in EXAMPLES:
+        model = models[name].model_validate(EXAMPLES[name])
+        unknown = EXAMPLES[name].keys() - model.model_dump(by_alias=True).keys()
+        assert not unknown, (name, unknown)
+
+
+def _all_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for each in model.__subclasses__():
+        yield each
+        yield from _all_models(each)
 
 
 def test_no_dependency_runs_in_a_thread() -> None:

@@ -1,0 +1,148 @@
+"""Examples of the main bodies in the OpenAPI document, by the names of their schemas. A test validates each one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_ID: Final = "5f0c2d9b7e31"
+_ARTIFACT: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_AT: Final = "2026-11-23T10:15:00Z"
+_SPEC: Final[dict[str, Any]] = {
+    "apiVersion": "clonos/v1",
+    "kind": "Job",
+    "metadata": {"name": "fraud", "labels": {"team": "payments"}},
+    "spec": {
+        "main": "job.py",
+        "trigger": {"interval": "1s"},
+        "standby": {"replicas": 1},
+        "restartPolicy": {"attempts": 8, "maxBackoff": "10s"},
+        "params": {"threshold": "0.8"},
+        "checkpoint": "s3a://checkpoints/fraud",
+    },
+}
+_SUMMARY: Final[dict[str, Any]] = {
+    "id": _ID,
+    "name": "fraud",
+    "labels": {"team": "payments"},
+    "version": 2,
+    "observed_version": 2,
+    "artifact": _ARTIFACT,
+    "desired_state": "RUNNING",
+    "state": "RUNNING",
+    "state_since": _AT,
+    "generation": 3,
+    "run": "a41c77e0b2d8",
+    "host": "host-1",
+    "restarts": 1,
+    "created_by": "ada",
+    "created_at": _AT,
+    "updated_at": _AT,
+}
+_FAILURE: Final = {
+    "error": "topic-missing",
+    "what": "The topic payments.scored does not exist.",
+    "kept": "nothing was published by this attempt.",
+    "hint": "create it: clonos kafka create payments.scored",
+    "domain": "user",
+    "retry": False,
+    "at": _AT,
+}
+_TOKEN: Final = {
+    "id": "0a1b2c3d4e5f6071",
+    "name": "ci",
+    "role": "operator",
+    "subject": "ci",
+    "created_at": _AT,
+    "expires_at": "2026-12-23T10:15:00Z",
+}
+
+EXAMPLES: Final[dict[str, Any]] = {
+    "JobSpec": _SPEC,
+    "JobCreate": {"spec": _SPEC, "artifact": _ARTIFACT, "start": True},
+    "JobPatch": {"spec": _SPEC, "artifact": _ARTIFACT},
+    "UpgradeRequest": {"spec": _SPEC, "artifact": _ARTIFACT},
+    "StartFrom": {"savepoint": _ID, "publish_again": False},
+    "StopRequest": {"mode": "graceful", "timeout_s": 60},
+    "MoveRequest": {"to": "host-2"},
+    "RollbackRequest": {"version": 1},
+    "ResolveRequest": {"decision": "new-code"},
+    "VerifyRequest": {},
+    "SavepointCreate": {"name": "before-the-upgrade"},
+    "ValidateRequest": {"options": {"topic": "payments"}},
+    "ClusterSpec": {
+        "apiVersion": "clonos/v1",
+        "kind": "Cluster",
+        "metadata": {"name": "spark"},
+        "spec": {"master": "spark://spark-master:7077", "sharedLocations": ["s3a://checkpoints/"]},
+    },
+    "TokenCreate": {"name": "ci", "role": "operator", "expires_in_s": 2_592_000},
+    "HostRegister": {"name": "host-1", "instance": "9c1f2a", "slots": 4, "failure_domain": "rack-1"},
+    "Heartbeat": {"instance": "9c1f2a", "runs": []},
+    "Push": {"instance": "9c1f2a", "events": [], "logs": []},
+    "TaskResult": {"instance": "9c1f2a", "ok": True},
+    "Job": {**_SUMMARY, "spec": _SPEC},
+    "JobSummary": _SUMMARY,
+    "Failure": _FAILURE,
+    "JobVersion": {
+        "version": 2,
+        "spec": _SPEC,
+        "artifact": _ARTIFACT,
+        "created_at": _AT,
+        "created_by": "ada",
+    },
+    "Operation": {
+        "id": "c81e728d9d4c",
+        "kind": "stop",
+        "job": _ID,
+        "state": "IN_PROGRESS",
+        "created_at": _AT,
+        "deadline": "2026-11-23T10:16:00Z",
+    },
+    "Artifact": {
+        "id": _ARTIFACT,
+        "kind": "zip",
+        "name": "fraud.zip",
+        "size_bytes": 4_211,
+        "files": 3,
+        "main": "job.py",
+        "created_at": _AT,
+        "created_by": "ada",
+    },
+    "Host": {
+        "id": "c4ca4238a0b9",
+        "name": "host-1",
+        "state": "READY",
+        "failure_domain": "rack-1",
+        "slots": 4,
+        "free": 2,
+        "runs": 1,
+        "registered_at": _AT,
+        "heartbeat_at": _AT,
+    },
+    "Savepoint": {
+        "id": "e4da3b7fbbce",
+        "job": _ID,
+        "job_name": "fraud",
+        "name": "before-the-upgrade",
+        "state": "COMPLETED",
+        "version": 2,
+        "location": "s3a://checkpoints/savepoints/fraud/before-the-upgrade",
+        "artifact": _ARTIFACT,
+        "created_at": _AT,
+        "completed_at": _AT,
+    },
+    "Token": _TOKEN,
+    "TokenCreated": {**_TOKEN, "token": "clonos_0a1b2c3d4e5f6071_…"},
+    "Health": {"status": "ok", "version": "0.1.0", "database": "ok", "leader": True, "checks": {}},
+    "Event": {"seq": 1_207, "at": _AT, "type": "job.state", "job": _ID, "data": {"state": "RUNNING"}},
+    "Problem": {
+        "type": "/docs/errors/spec-invalid",
+        "title": "Spec invalid",
+        "status": 422,
+        "detail": "The specification has a problem.",
+        "instance": "/api/v1/jobs",
+        "kept": "nothing was started.",
+        "hint": "fix the field that the message names and run the job again.",
+        "errors": [{"field": "spec.spec.standbys", "what": "unknown field; did you mean standby.replicas?"}],
+    },
+}
