@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from clonos.documents import json_schema
+from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.spec import JobSpec
 
 ROOT: Final = Path(__file__).parents[2]
 _SHIM: Final = "assets/iframe-worker.js"
@@ -61,6 +66,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     for path, text in _generated().items():
         files.append(File.generated(config, path, content=text))
+    for name, model in (("job", JobSpec), ("cluster", ClusterSpec)):
+        files.append(File.generated(config, f"schema/{name}.json", content=json.dumps(json_schema(model), indent=2)))
     for path, source in (
         ("img/icon.svg", ROOT / "api/clonos_api/dashboard/static/icon.svg"),
         (_SHIM, Path(__file__).parent / "vendor/iframe-worker.js"),

@@ -81,6 +81,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a document as users write it, for editors that complete and check it."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema(by_alias=True)}
+
+
 def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mapping[str, str] | None = None) -> None:
     """Move the meaning of each field from the docstring of `model` into its JSON Schema.
 

@@ -79,6 +79,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "job move": ("clonos job move wordcount", "clonos job move wordcount --to host-2"),
     "job upgrade": ("clonos job upgrade wordcount examples/wordcount",),
     "job rollback": ("clonos job rollback wordcount", "clonos job rollback wordcount 3"),
+    "job schema": ("clonos job schema > job.schema.json", "clonos job schema --cluster"),
     "job versions": ("clonos job versions wordcount", "clonos job versions wordcount --diff 1 2"),
     "job rescale": ("clonos job rescale wordcount --partitions 8",),
     "job resolve": (

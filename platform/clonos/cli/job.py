@@ -56,6 +56,20 @@ Timeout = Annotated[
 ]
 
 
+@app.command()
+def schema(
+    cluster: Annotated[bool, typer.Option("--cluster", help="The schema of cluster.yaml instead.")] = False,
+) -> None:
+    """Print the JSON Schema of job.yaml, with which editors complete and check it."""
+    import json
+
+    from clonos.documents import json_schema
+    from clonos.jobs.cluster import ClusterSpec
+    from clonos.jobs.spec import JobSpec
+
+    typer.echo(json.dumps(json_schema(ClusterSpec if cluster else JobSpec), indent=2))
+
+
 @app.command("ls")
 def list_jobs(
     state: Annotated[
