@@ -536,6 +536,7 @@ class QueryMetrics(Resource):
         recorded_determinants: Determinants written to the causal log.
         dead_letters: Records published as dead letters.
         lag_at: Time of the measurement of the lag.
+        late_at: Time of the newest late records; None: there were none.
     """
 
     epoch: int = -1
