@@ -45,12 +45,13 @@ def job(ctx):
     ctx.sink(lines.select("key", labelled("value").alias("value")), topic="{out}")
 """
 MODULE = """
+import time
 from pathlib import Path
 FOLDER = Path(__file__).parent
 WORD = (FOLDER / "word.txt").read_text()
 
 def label(text: str) -> str:
-    return f"{WORD} {text} {FOLDER}"
+    return f"{WORD} {text} {time.tzname[0]} {FOLDER}"
 """
 # The interpreter, and where its packages and its standard library are.
 WHERE = """
@@ -105,8 +106,11 @@ def job(ctx):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")  # of the workers; drivers have another one
+        patch.setenv("LC_ALL", "C")
+        with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+            yield cluster
 
 
 class OneJob:
@@ -156,6 +160,7 @@ class OneJob:
             # Not the gateway of this process's session.
             **{key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))},
             "CLONOS_KAFKA__BOOTSTRAP_SERVERS": self._kafka.bootstrap_servers,
+            "TZ": "Europe/Berlin",
             **self.environment,
         }
         return subprocess.Popen(
@@ -202,8 +207,9 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     code, errors = one_job.run()
     assert code == 0, errors[-3000:]
     words = [value.split(" ") for value in one_job.values()]
-    assert Counter((word, number) for word, number, _ in words) == Counter(("hello", f"{n}") for n in range(30))
-    folders = {folder for _, _, folder in words}
+    assert Counter(tuple(word[:2]) for word in words) == Counter(("hello", f"{n}") for n in range(30))
+    assert {zone for _, _, zone, _ in words} == {"UTC"}, "neither that of the workers nor that of the driver"
+    folders = {folder for _, _, _, folder in words}
     assert not any(Path(folder).is_relative_to(one_job.folder) for folder in folders), "the driver's folder was used"
     (session,) = [event for event in one_job.events() if event["event"] == "session"]
     assert session["cluster"] == "east"
