@@ -153,8 +153,9 @@ def _refused(text: str) -> ClonosError | None:
         )
     wrong = _WRONG_TYPE.search(text)
     if wrong is not None:
+        declared = {"UTF8String": "string"}.get(wrong["type"], wrong["type"].lower())
         return WrongColumnType(
-            f"An operator returned an Arrow column that is not of its declared type {wrong['type'].lower()}.",
+            f"An operator returned an Arrow column that is not of its declared type {declared}.",
             hint=_WRONG_TYPE_HINT,
             type=wrong["type"],
         )
