@@ -48,6 +48,7 @@ from clonos.resources.hosts import (
     TaskResult,
     Work,
 )
+from clonos.settings import Settings
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("clonos.agent")
@@ -498,6 +499,8 @@ class Agent:
             close_folder(settings.secrets_folder)
             share_folder(settings.home.absolute())
             share_folder(self._settings.directory.parent)
+        if settings.uids is not None and not Settings().kafka.bootstrap_servers:
+            _log.warning("kafka-without-users", why="the embedded Kafka lets each owner read the topics of all others")
         if settings.memory_limit_mb is not None and not self._memory.available:
             _log.warning("memory-not-limited", why="no writable cgroup (v2) has the memory controller")
 

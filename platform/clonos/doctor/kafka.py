@@ -1,10 +1,12 @@
-"""Checks Kafka: reachability, limits, durability, transactions and clock."""
+"""Checks Kafka: reachability, users, limits, durability, transactions and clock."""
 
 from __future__ import annotations
 
+import os
+import pwd
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ _TRANSACTION_MS: Final = 60_000
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _SKEW_MS: Final = 1_000
+_PEOPLE: Final = range(1_000, 60_000)  # uids of accounts that are not the system's
 _LARGE_SKEW_MS: Final = 60_000
 
 
@@ -45,6 +48,8 @@ def check(settings: Settings) -> Iterator[Check]:
         return
     count = len(metadata.brokers)
     yield ok("Kafka", f"{count} broker{'s' if count != 1 else ''} at {kafka.bootstrap_servers}")
+    if embedded:
+        yield from users(pwd.getpwall())
     if (unreachable := unreachable_broker(metadata)) is not None:
         yield fail("Kafka's addresses", unreachable.what, meaning="no job can run.", fix=unreachable.hint)
         return
@@ -77,6 +82,25 @@ def _kafka(settings: Settings) -> tuple[KafkaSettings, bool]:
         return settings.kafka, False
     embedded = EmbeddedKafka(settings.home / "kafka", client=settings.kafka)
     return (embedded.kafka, True) if embedded.status().running else (settings.kafka, True)
+
+
+def users(accounts: Iterable[pwd.struct_passwd]) -> Iterator[Check]:
+    """Warn if other people use this machine: the embedded Kafka has no password."""
+    others = [
+        account.pw_name
+        for account in accounts
+        if account.pw_uid in _PEOPLE
+        and account.pw_uid != os.getuid()
+        and not account.pw_shell.endswith(("nologin", "false"))
+    ]
+    if others:
+        shown = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")
+        yield warn(
+            "Kafka's users",
+            f"the embedded Kafka has no password, and this machine has other accounts: {shown}",
+            meaning="these users can read all topics, and claim the causal log of any job.",
+            fix="use a Kafka with users and ACLs, if you do not trust them: CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
+        )
 
 
 def limits(values: Mapping[str, str | None]) -> Iterator[Check]:

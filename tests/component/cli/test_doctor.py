@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import shutil
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -103,6 +104,17 @@ def test_disk_thresholds(settings: Settings, monkeypatch: pytest.MonkeyPatch, fr
 def test_a_low_transaction_timeout_fails() -> None:
     assert statuses(kafka.limits(GOOD)) == {"transaction limit": "ok"}
     assert statuses(kafka.limits({**GOOD, "transaction.max.timeout.ms": "30000"})) == {"transaction limit": "fail"}
+
+
+def test_other_accounts_of_a_machine_with_the_embedded_kafka() -> None:
+    """The embedded Kafka has no password."""
+    system = pwd.struct_passwd(("www", "x", 33, 33, "", "/", "/bin/sh"))
+    locked = pwd.struct_passwd(("old", "x", 1500, 1500, "", "/", "/usr/sbin/nologin"))
+    eve = pwd.struct_passwd(("eve", "x", 1501, 1501, "", "/", "/bin/bash"))
+    assert not list(kafka.users([system, locked]))
+    (found,) = kafka.users([system, locked, eve])
+    assert found.status == "warn"
+    assert "eve" in found.what
 
 
 @pytest.mark.parametrize(
