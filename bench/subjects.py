@@ -26,7 +26,7 @@ from clonos.testing.harness import ChildProcess, eventually
 
 # clonos_partition: a lane for each partition, as on a cluster. clonos_cluster, spark_cluster: on a standalone cluster.
 # clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
-# cluster.
+# cluster. flink_tuned, quix_tuned: with settings for short latencies and restarts.
 Subject = Literal[
     "clonos",
     "clonos_partition",
@@ -37,7 +37,9 @@ Subject = Literal[
     "spark_tuned",
     "spark_cluster",
     "flink",
+    "flink_tuned",
     "quix",
+    "quix_tuned",
 ]
 SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
@@ -191,10 +193,15 @@ def _command(
     cluster: BenchCluster | None,
     partitions: int,
 ) -> list[str]:
-    if subject == "flink" or subject == "quix":
-        state = folder / "checkpoint"
+    if subject in ("flink", "flink_tuned", "quix", "quix_tuned"):
         return peer_command(
-            subject, bootstrap=kafka.bootstrap_servers, kind=kind, source=source, output=out, folder=state
+            "flink" if subject.startswith("flink") else "quix",
+            tuned=subject.endswith("_tuned"),
+            bootstrap=kafka.bootstrap_servers,
+            kind=kind,
+            source=source,
+            output=out,
+            folder=folder / "checkpoint",
         )
     if subject.startswith("spark_"):
         command = [sys.executable, "-m", "bench.jobs.plain", "--session", subject.removeprefix("spark_")]

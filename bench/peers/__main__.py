@@ -1,8 +1,9 @@
 """Clonos beside plain Spark, PyFlink and Quix Streams: the same input, broker and cores.
 
 ``python -m bench.peers --json``; ``--quick`` for a first impression, ``--subjects`` and ``--parts`` for a selection.
-Flink and Quix Streams are exactly-once, with a checkpoint or commit every 200 ms; plain
-Spark is at-least-once. The first run installs them, each into an environment of its own.
+Flink and Quix Streams are exactly-once, with a checkpoint or commit every 200 ms; ``flink_tuned`` and ``quix_tuned``
+with one every 50 ms, and Quix Streams with a fixed transactional id and short timeouts. Plain Spark is at-least-once.
+The first run installs them, each into an environment of its own.
 
 - ``throughput``: rows per second, CPU seconds per million rows and memory (PSS) of whole jobs: a copying job, a Python
   function called for each row, and one on pandas batches;
@@ -29,7 +30,15 @@ from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.settings import KafkaSettings, Settings
 
-_SUBJECTS: Final[tuple[Subject, ...]] = ("clonos", "spark_default", "spark_tuned", "flink", "quix")
+_SUBJECTS: Final[tuple[Subject, ...]] = (
+    "clonos",
+    "spark_default",
+    "spark_tuned",
+    "flink",
+    "flink_tuned",
+    "quix",
+    "quix_tuned",
+)
 _KINDS: Final = ("identity", "python", "udf")
 _PARTS: Final = ("throughput", "latency", "recovery")
 
@@ -60,7 +69,7 @@ def _throughput(
     for _ in range(rounds):  # interleaved, so that a slow minute of the machine affects all
         for kind in _KINDS:
             for subject in subjects:
-                if subject == "quix" and kind == "udf":
+                if subject.startswith("quix") and kind == "udf":
                     continue  # it has no functions on batches
                 run = rate(subject, kafka, home, source, records, kind=kind, per_epoch=per_epoch)
                 rates.setdefault(kind, {}).setdefault(subject, []).append(

@@ -19,11 +19,14 @@ _CONNECTOR: Final = ("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2
 _JOBS: Final = Path(__file__).parent / "jobs"
 
 
-def command(peer: Peer, *, bootstrap: str, kind: str, source: str, output: str, folder: Path) -> list[str]:
+def command(
+    peer: Peer, *, tuned: bool = False, bootstrap: str, kind: str, source: str, output: str, folder: Path
+) -> list[str]:
     """The command line of a peer's job; the first call installs the peer.
 
     Args:
         peer: The system.
+        tuned: Whether it has its settings for short latencies and restarts.
         bootstrap: Kafka's bootstrap servers.
         kind: The computation, as in `bench.jobs.subject`.
         source: Input topic.
@@ -33,7 +36,7 @@ def command(peer: Peer, *, bootstrap: str, kind: str, source: str, output: str, 
     arguments = {"bootstrap": bootstrap, "kind": kind, "input": source, "output": output, "folder": str(folder)}
     if peer == "flink":
         arguments["connector"] = str(_connector())
-    options = [text for name, value in arguments.items() for text in (f"--{name}", value)]
+    options = [text for name, value in arguments.items() for text in (f"--{name}", value)] + ["--tuned"] * tuned
     return [str(_python(peer)), str(_JOBS / f"{peer}.py"), *options]
 
 

@@ -15,6 +15,7 @@ from pyflink.table.expressions import col
 from pyflink.table.udf import udf
 
 CHECKPOINT_MS = 200
+TUNED_CHECKPOINT_MS = 50
 PARALLELISM = 2
 
 
@@ -44,12 +45,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "kind", "input", "output", "folder", "connector"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--tuned", action="store_true")
     arguments = parser.parse_args()
     folder = Path(arguments.folder)
     settings = {
         "pipeline.jars": f"file://{arguments.connector}",
         "parallelism.default": str(PARALLELISM),
-        "execution.checkpointing.interval": f"{CHECKPOINT_MS}ms",
+        "execution.checkpointing.interval": f"{TUNED_CHECKPOINT_MS if arguments.tuned else CHECKPOINT_MS}ms",
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.dir": f"file://{folder}",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",

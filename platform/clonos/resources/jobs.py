@@ -520,7 +520,7 @@ class QueryMetrics(Resource):
         dropped: Number of poison records (undecodable input) that were dropped, as the job requested; `dead_letters`:
             number of those that a dead-letter topic received.
         late_rows: Number of rows that stateful steps of Spark dropped because the watermark had passed; of an
-            aggregation the groups of each partition. `late_at`: end of the newest epoch that dropped any.
+            aggregation the groups of each partition.
         operators: Determinants of each operator.
         lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
         waiting_since: Time at which the control plane received the first report of unread records after the newest
@@ -536,7 +536,7 @@ class QueryMetrics(Resource):
         recorded_determinants: Determinants written to the causal log.
         dead_letters: Records published as dead letters.
         lag_at: Time of the measurement of the lag.
-        late_at: Time of the newest late records; None: there were none.
+        late_at: End of the newest epoch that dropped late records; None: none did.
     """
 
     epoch: int = -1
