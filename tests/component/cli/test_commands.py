@@ -80,6 +80,12 @@ def test_text_of_the_server_is_neither_markup_nor_executed(clonos: Clonos, servi
     assert "[/x] [bold]b" in result.output or command in ("job ls -o json", "job inspect wordcount")
 
 
+def test_a_token_that_never_expires_does_not_read_as_revoked(clonos: Clonos) -> None:
+    printed = clonos("token", "show").stdout
+    assert "without an expiry" in printed
+    assert "revoked" not in printed
+
+
 def test_an_error_of_the_server_is_printed_as_text(
     service: FakeService, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

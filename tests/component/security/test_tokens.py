@@ -96,6 +96,17 @@ def test_a_rotated_token_can_remain_valid_for_an_overlap(service: Served, token:
         eventually(lambda: eve.get("/tokens/self").status_code == 401, "the replaced token has expired")
 
 
+def test_a_token_has_one_spelling(service: Served, token: Token) -> None:
+    """Python's reader of hexadecimal texts ignores spaces and case."""
+    text = token("viewer", subject="eve")["token"]
+    prefix, _, secret = text.rpartition("_")
+    for other in (f"{prefix}_{secret.upper()}", f"{prefix}_{secret[:2]} {secret[2:]}"):
+        with service.client(other) as client:
+            assert client.get("/tokens/self").status_code == 401
+    with service.client(text) as client:
+        assert client.get("/tokens/self").status_code == 200
+
+
 @pytest.mark.parametrize("overlap_s", [0, 60, 86_400])
 def test_a_rotated_token_is_not_rotated_again(service: Served, token: Token, overlap_s: int) -> None:
     """A copy of the old token ends with the overlap, instead of replacing itself."""
