@@ -316,8 +316,8 @@ class RunSupervisor:
         """Install the job's code, and its own packages if it has a lock."""
         await self._context.artifacts.install(artifact, main, self._directory.code)
         lock = lock_of(self._directory.code / main)
-        cache = self._settings.cache.absolute()
-        self._packages = None if lock is None else await asyncio.to_thread(install, read_lock(lock), cache)
+        home = self._settings.home.absolute()
+        self._packages = None if lock is None else await asyncio.to_thread(install, read_lock(lock), home)
 
     async def _while_may_run(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do `work`, unless the desired state changes; whether it was completed and the run may still start."""

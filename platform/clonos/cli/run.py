@@ -79,7 +79,7 @@ def run(
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
-    activate(find_job_file(job), settings.cache.absolute())
+    activate(find_job_file(job), settings.home.absolute())
     # An agent has given its driver a folder of the run.
     scratch = (
         contextlib.nullcontext() if RUN in os.environ else own_scratch(settings.scratch or settings.home / "scratch")

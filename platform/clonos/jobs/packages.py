@@ -60,7 +60,7 @@ class Lock:
     @property
     def digest(self) -> str:
         """The name of its folder: 16 digits of a hash over the requirements and this Python."""
-        text = "\n".join((sys.version, sys.executable, *self.requirements))
+        text = "\n".join((sys.version, sys.prefix, *self.requirements))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -99,8 +99,8 @@ def _refuse(path: Path, why: str, hint: str = "") -> NoReturn:
     raise PackagesInvalid(f"{path.name} cannot be installed: {why}", hint=hint)
 
 
-def install(lock: Lock, cache: Path) -> Path:
-    """Install the packages of a lock below `cache`, unless they are there; returns their folder.
+def install(lock: Lock, home: Path) -> Path:
+    """Install the packages of a lock below `home`, unless they are there; returns their folder.
 
     The folder is complete or does not exist. Installations of one lock by several processes take turns.
 
@@ -108,25 +108,30 @@ def install(lock: Lock, cache: Path) -> Path:
         PackagesInvalid: uv refuses the lock, or the packages do not fit each other or the driver's own.
         PackagesUnavailable: The index did not answer, or the disk is full.
     """
-    folder = _folder(lock, cache)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _file_of(folder).open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _check_fit(lock)
-            with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent) as scratch:
-                built = Path(scratch, "packages")
-                _run_uv(lock, built, Path(scratch))
-                _check_requirements(built)
-                built.chmod(0o755)
-                built.rename(folder)
-        os.utime(held.fileno())
-    prune(cache)
+    folder = home / "packages" / lock.digest
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _file_of(folder).open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _check_fit(lock)
+                _build(lock, folder)
+            os.utime(held.fileno())
+    except OSError as error:
+        raise PackagesUnavailable(f"The packages of {LOCK} cannot be stored in {folder.parent}: {error}.") from error
+    prune(home)
     return folder
 
 
-def _folder(lock: Lock, cache: Path) -> Path:
-    return cache / "packages" / lock.digest
+def _build(lock: Lock, folder: Path) -> None:
+    folder.parent.chmod(0o755)  # drivers may run as other users
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent) as scratch:
+        built = Path(scratch, "packages")
+        _run_uv(lock, built, Path(scratch))
+        _check_requirements(built)
+        built.chmod(0o755)
+        _file_of(folder).chmod(0o644)
+        built.rename(folder)
 
 
 def _file_of(folder: Path) -> Path:
@@ -206,12 +211,12 @@ def lock_of(job: Path) -> Path | None:
     return lock if lock.is_file() else None
 
 
-def activate(job: Path, cache: Path) -> None:
+def activate(job: Path, home: Path) -> None:
     """Use the packages of a job in this process and its workers; may replace this program by a new start of it.
 
     Args:
         job: The job file.
-        cache: Directory of installed packages.
+        home: ``CLONOS_HOME``, where packages are installed.
 
     Raises:
         PackagesInvalid, PackagesUnavailable: As `install`.
@@ -222,7 +227,7 @@ def activate(job: Path, cache: Path) -> None:
     lock = read_lock(file)
     active = Path(os.environ.get(ACTIVE, ""))
     if active.name != lock.digest or not active.is_dir():
-        more = environment(install(lock, cache), os.environ)
+        more = environment(install(lock, home), os.environ)
         sys.stdout.flush()
         sys.stderr.flush()
         # Modules that this process has imported would stay those of the installed packages.
@@ -240,10 +245,10 @@ def _hold(folder: Path) -> None:
     _held.append(descriptor)
 
 
-def prune(cache: Path) -> None:
+def prune(home: Path) -> None:
     """Remove packages that no process uses: unused for a week, and the oldest if there are more than ten."""
     with contextlib.suppress(OSError):
-        folders = [path for path in (cache / "packages").iterdir() if path.is_dir() and not path.name.startswith(".")]
+        folders = [path for path in (home / "packages").iterdir() if path.is_dir() and not path.name.startswith(".")]
         for number, folder in enumerate(sorted(folders, key=_used_at, reverse=True)):
             if number >= _FEW or time.time() - _used_at(folder) > _UNUSED_S:
                 _remove_unused(folder)

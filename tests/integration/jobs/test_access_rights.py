@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
+from clonos.audit.visible_output import VisibleOutput
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import KafkaAccessDenied
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config, produce
+from clonos.log.reading import LogReader
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings, Settings
 from clonos.testing.harness import read_committed
@@ -191,6 +194,22 @@ def test_the_documented_rights_suffice(
     runs = run_on(guarded.kafka)
     runs(copy, f"{name}t")
     assert max(event["partitions"] for event in runs.events_of("truncated")) > 0
+
+
+def test_readers_need_no_right_on_a_group(guarded: Guarded, name: str) -> None:
+    """Slow readers, so that the client has time to look for the coordinator of its group."""
+    guarded.grant(name, [Right("topic", "the job's sources", "READ")])
+    feed(guarded.owner, [f"{name}-{number}" for number in range(1500)])
+    reader = LogReader(guarded.kafka, "in")
+    end = reader.bounds(0)[1]
+    read = 0
+    for _ in reader.messages(0, end - 1500, end):
+        read += 1
+        if read % 500 == 0:
+            time.sleep(0.5)
+    assert read == 1500
+    audit = VisibleOutput(guarded.kafka, ["in"], lambda *_: None)
+    assert audit.snapshot().records >= 1500
 
 
 def few_epochs_between_truncations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,8 @@ def run(folder: Path, kafka: KafkaSettings, home: Path, *more: str) -> subproces
     variables = {
         "CLONOS_HOME": str(home),
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-        "CLONOS_CACHE": str(home / "cache"),
         **only_from(home / "wheels"),
     }
-    (home / "cache").mkdir(exist_ok=True)
-    jars = home / "cache" / "jars"
-    if not jars.exists():
-        jars.symlink_to(Path(os.environ.get("CLONOS_CACHE", Path.home() / ".cache/clonos")) / "jars")
     command = [sys.executable, "-m", "clonos", "run", str(folder), "--plain", *more]
     return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=240)
 

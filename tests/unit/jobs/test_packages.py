@@ -89,13 +89,13 @@ def test_two_versions_of_a_package_are_installed_side_by_side(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (locked(tmp_path, wheel(wheels, "greeting", version)) for version in ("1.0", "2.0"))
-    one, two = (install(lock, tmp_path / "cache") for lock in (first, second))
+    one, two = (install(lock, tmp_path / "home") for lock in (first, second))
     assert (version_of("greeting", one), version_of("greeting", two)) == ("1.0", "2.0")
     assert sorted(path.name for path in one.parent.iterdir() if not path.name.endswith(".lock")) == sorted(
         [one.name, two.name]
     ), "nothing else is left"
     monkeypatch.setattr(packages, "_run_uv", None)
-    assert install(first, tmp_path / "cache") == one, "it is installed once"
+    assert install(first, tmp_path / "home") == one, "it is installed once"
 
 
 def test_the_paths_of_an_earlier_start_are_left_out(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_what_uv_refuses_is_quoted(tmp_path: Path, wheels: Path) -> None:
     line = wheel(wheels, "greeting", "1.0")
     other = wheel(wheels, "other", "1.0").partition("--hash")[2]
     with pytest.raises(PackagesInvalid, match=r"uv: .*[Hh]ash mismatch.*greeting"):
-        install(locked(tmp_path, line.partition("--hash")[0] + f"--hash{other}"), tmp_path / "cache")
+        install(locked(tmp_path, line.partition("--hash")[0] + f"--hash{other}"), tmp_path / "home")
     with pytest.raises(PackagesInvalid, match=r"uv: .*missing"):
-        install(locked(tmp_path, f"missing==1.0 {_HASH}"), tmp_path / "cache")
-    left = [path.name for path in (tmp_path / "cache" / "packages").iterdir()]
+        install(locked(tmp_path, f"missing==1.0 {_HASH}"), tmp_path / "home")
+    left = [path.name for path in (tmp_path / "home" / "packages").iterdir()]
     assert all(name.endswith(".lock") for name in left), "nothing half installed is left"
 
 
@@ -130,7 +130,7 @@ def test_code_of_a_package_is_not_built(tmp_path: Path, wheels: Path) -> None:
     list_files(source.parent)
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     with pytest.raises(PackagesInvalid, match=r"wheel|binary|source"):
-        install(locked(tmp_path, f"greeting==1.0 --hash=sha256:{digest}"), tmp_path / "cache")
+        install(locked(tmp_path, f"greeting==1.0 --hash=sha256:{digest}"), tmp_path / "home")
     assert not (tmp_path / "ran").exists()
 
 
@@ -138,24 +138,30 @@ def test_an_index_that_does_not_answer_is_another_error(tmp_path: Path, monkeypa
     for name, value in {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(PackagesUnavailable, match="uv: ") as failure:
-        install(locked(tmp_path, f"greeting==1.0 {_HASH}"), tmp_path / "cache")
+        install(locked(tmp_path, f"greeting==1.0 {_HASH}"), tmp_path / "home")
     assert failure.value.retry
     assert "UV_DEFAULT_INDEX" in failure.value.hint
 
 
+def test_a_folder_that_cannot_be_written_is_an_error_of_the_host(tmp_path: Path, wheels: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(PackagesUnavailable, match=r"cannot be stored in .*home"):
+        install(locked(tmp_path, wheel(wheels, "greeting", "1.0")), tmp_path / "home")
+
+
 def test_versions_that_do_not_fit_the_driver_are_refused(tmp_path: Path, wheels: Path) -> None:
     with pytest.raises(PackagesInvalid, match=r"pins pyarrow 1\.0, but clonos .* needs pyarrow>=18"):
-        install(locked(tmp_path, wheel(wheels, "pyarrow", "1.0")), tmp_path / "cache")
+        install(locked(tmp_path, wheel(wheels, "pyarrow", "1.0")), tmp_path / "home")
 
 
 def test_requirements_come_from_the_lock_or_the_driver(tmp_path: Path, wheels: Path) -> None:
     line = wheel(wheels, "greeting", "1.0", requires=["words>=2", "msgspec", "nothing; extra == 'more'"])
     with pytest.raises(PackagesInvalid, match=r"greeting 1\.0 needs words>=2, and the job has none"):
-        install(locked(tmp_path, line), tmp_path / "cache")
+        install(locked(tmp_path, line), tmp_path / "home")
     with pytest.raises(PackagesInvalid, match=r"needs words>=2, and the job has 1\.0"):
-        install(locked(tmp_path, line, wheel(wheels, "words", "1.0")), tmp_path / "cache")
+        install(locked(tmp_path, line, wheel(wheels, "words", "1.0")), tmp_path / "home")
     assert (
-        version_of("words", install(locked(tmp_path, line, wheel(wheels, "words", "2.1")), tmp_path / "cache")) == "2.1"
+        version_of("words", install(locked(tmp_path, line, wheel(wheels, "words", "2.1")), tmp_path / "home")) == "2.1"
     )
 
 
