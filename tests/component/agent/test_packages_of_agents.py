@@ -18,10 +18,12 @@ from component.agent.api import FakeApi
 from component.agent.hosts import ThreadAgent, processes_of
 from component.agent.test_standbys_of_agents import STANDS_BY
 from component.agent.test_supervising import reported
+from component.agent.test_users import home, root
 from component.agent.test_warm_pool import POOL, folders, pooled, ready
 from support.wheels import only_from, wheel
 
 Host = Callable[..., ThreadAgent]
+__all__ = ["home"]  # a fixture
 
 PRINTS = b"import greeting; print('greeting', greeting.VERSION, flush=True)\n"
 
@@ -111,3 +113,27 @@ def test_an_index_that_does_not_answer_blocks_the_run_until_it_does(
         monkeypatch.setenv(name, value)
     reported(api, run, "RUNNING", driver_state="RUNNING")
     greeted(api, run, "1.0")
+
+
+_PROBE = """
+cat "$CLONOS_PACKAGES/greeting.py"
+touch "$CLONOS_PACKAGES/new" 2>/dev/null && echo "can write"
+cat "$CLONOS_PACKAGES.lock" && echo "can lock"
+echo '{"event": "state", "state": "RUNNING"}' >>$1
+exec sleep 600
+"""
+
+
+@root
+def test_a_driver_with_a_user_of_its_own_reads_packages_and_writes_none(
+    api: FakeApi, host: Host, run: str, home: Path, wheels: Path
+) -> None:
+    spec = pooled(api, run, archive(b"pass", wheel(wheels, "greeting", "1.0")))
+    api.assign(spec.model_copy(update={"owner": "alice", "owner_number": 1}))
+    agent = host(uids="20000-20001", home=home, command=("/bin/sh", "-c", _PROBE, "{spec}", "{events}"))
+    reported(api, run, "RUNNING")
+    eventually(lambda: "can lock" in api.log[run], "the probe is done")
+    assert api.log[run].splitlines() == ["VERSION = '1.0'", "can lock"]
+    api.assign()
+    eventually(lambda: not api.reports, "the run is removed")
+    agent.stop()
