@@ -248,7 +248,11 @@ def _hold(folder: Path) -> None:
 def prune(home: Path) -> None:
     """Remove packages that no process uses: unused for a week, and the oldest if there are more than ten."""
     with contextlib.suppress(OSError):
-        folders = [path for path in (home / "packages").iterdir() if path.is_dir() and not path.name.startswith(".")]
+        everything = [path for path in (home / "packages").iterdir() if path.is_dir()]
+        folders = [path for path in everything if not path.name.startswith(".")]
+        for path in everything:  # of killed installations
+            if path.name.startswith(".") and time.time() - path.stat().st_mtime > 2 * _BUILD_S:
+                shutil.rmtree(path, ignore_errors=True)
         for number, folder in enumerate(sorted(folders, key=_used_at, reverse=True)):
             if number >= _FEW or time.time() - _used_at(folder) > _UNUSED_S:
                 _remove_unused(folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clonos.client.packing import pack_file, pack_folder
+from clonos.client.submission import read_submission
 from clonos.errors import PackagesInvalid, PackagesUnavailable
 from clonos.jobs import packages
 from clonos.jobs.code_files import code_files
@@ -173,6 +174,9 @@ def test_unused_packages_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cache / f"p{number:02}.lock").touch()
         os.utime(cache / f"p{number:02}.lock", (now - number, now - number))
     os.utime(cache / "p03.lock", (now - 8 * 86_400, now - 8 * 86_400))
+    for name, age_s in {".build-killed": 3600, ".build-now": 60}.items():
+        (cache / name).mkdir()
+        os.utime(cache / name, (now - age_s, now - age_s))
     code = f"from clonos.jobs import packages as p; from pathlib import Path; p._hold(Path({str(cache / 'p12')!r}))"
     holder = subprocess.Popen(
         [sys.executable, "-c", f"{code}; print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -182,6 +186,7 @@ def test_unused_packages_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     try:
         prune(tmp_path)
         left = sorted(path.name for path in cache.iterdir() if path.is_dir())
+        assert left.pop(0) == ".build-now"
         assert left == [f"p{number:02}" for number in range(11) if number != 3] + ["p12"], "p12 is in use"
     finally:
         holder.communicate(b"\n", timeout=60)
@@ -203,3 +208,11 @@ def test_the_lock_belongs_to_the_code(tmp_path: Path) -> None:
     assert packed.content == pack_folder(tmp_path, "job.py").content
     lock_file(tmp_path, f"greeting==1.1 {_HASH}")
     assert code_files(job)[LOCK] != before
+
+
+def test_a_lock_that_hosts_would_refuse_is_not_submitted(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="a")\ndef a(ctx): ...\n')
+    lock_file(tmp_path, "greeting>=1")
+    for path in (tmp_path, tmp_path / "job.py"):
+        with pytest.raises(PackagesInvalid, match="greeting>=1"):
+            read_submission(path)
