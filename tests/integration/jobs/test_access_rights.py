@@ -73,7 +73,7 @@ class Guarded:
     owner: KafkaSettings
 
     def grant(self, job: str, rights: list[Right]) -> None:
-        anything = (
+        anything: tuple[Any, ...] = (
             ResourceType.ANY,
             None,
             ResourcePatternType.ANY,
