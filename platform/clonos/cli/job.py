@@ -67,7 +67,7 @@ def schema(
     from clonos.jobs.cluster import ClusterSpec
     from clonos.jobs.spec import JobSpec
 
-    typer.echo(json.dumps(json_schema(ClusterSpec if cluster else JobSpec), indent=2))
+    echo(json.dumps(json_schema(ClusterSpec if cluster else JobSpec), indent=2))
 
 
 @app.command("ls")
