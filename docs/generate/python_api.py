@@ -12,6 +12,11 @@ _PACKAGES: Final = {
     "clonos": "Jobs, causal services, operators",
     "clonos.formats": "Formats",
     "clonos.testing": "Tests of jobs",
+    "clonos.client": "The client of the REST API",
+    "clonos.client.jobs": "Calls for jobs",
+    "clonos.client.service": "Calls for operations, events and tokens",
+    "clonos.client.hosts": "Calls for hosts",
+    "clonos.client.submission": "Jobs on disk",
     "clonos.extend.source": "Interface of sources",
     "clonos.extend.sink": "Interface of sinks",
 }
