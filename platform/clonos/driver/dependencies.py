@@ -21,6 +21,7 @@ OUTAGE_S: Final = 10.0
 _EVERY_S: Final = 1.0
 _ANSWER_S: Final = 1.5
 _RETRY_S: Final = 1.0
+_MISSING_ANSWERS: Final = 3
 # Errors of the client: no broker has answered.
 _SILENT: Final = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
@@ -61,6 +62,8 @@ class KafkaWatch:
         self._outage_at = float("-inf")  # end of the newest outage
         self._brokers = 0
         self._under_replicated = 0
+        self._claimed = False  # whether the job has claimed the log
+        self._log_missing = 0  # consecutive answers without the log's topic, after a claim
         self._reported: tuple[bool, int, int] | None = None
 
     def start(self) -> None:
@@ -71,8 +74,9 @@ class KafkaWatch:
         """Stop the requests, without waiting for the one in progress."""
         self._stopped.set()
 
-    def report_again(self) -> None:
-        """Emit what Kafka answers with the next answer, although it has not changed: a claim has begun a generation."""
+    def note_claim(self) -> None:
+        """Take notice of a claim: the log exists, and what Kafka answers is emitted again for the new generation."""
+        self._claimed = True
         self._reported = None
 
     @property
@@ -80,6 +84,11 @@ class KafkaWatch:
         """Whether Kafka has not answered for `OUTAGE_S`."""
         since = self._silent_since
         return since is not None and time.monotonic() - since > OUTAGE_S
+
+    @property
+    def is_log_deleted(self) -> bool:
+        """Whether several answers in a row lack the topic of the log, which the job has claimed; a broker may lag."""
+        return self._log_missing >= _MISSING_ANSWERS
 
     def was_silent_within(self, seconds: float) -> bool:
         """Whether a request was not answered in these last seconds, so that other requests may have failed too."""
@@ -108,6 +117,8 @@ class KafkaWatch:
             return failure.args[0].code() not in _SILENT
         self._brokers = len(metadata.brokers) or self._brokers
         topic = metadata.topics.get(self._log)
+        missing = topic is None or (topic.error is not None and topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+        self._log_missing = self._log_missing + 1 if missing and self._claimed else 0
         if topic is not None and topic.error is None:  # before the first claim there is no log
             self._under_replicated = sum(len(part.isrs) < len(part.replicas) for part in topic.partitions.values())
         return True

@@ -57,7 +57,7 @@ from clonos.kafka import await_brokers, explained
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.control import ControlState, known_control
 from clonos.log.prepared import Prepared
-from clonos.log.topic import log_topic
+from clonos.log.topic import log_deleted, log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import forget_consumers, long_polls
 from clonos.spark.session import alive
@@ -411,6 +411,7 @@ class Driver:
                 dropped=self._job.spec.spec.dropped_sinks,
                 # A restore to an older point publishes again on purpose.
                 carry=self._positions.interrupted() if lineage is not None and not self._options.request_key else (),
+                had=bool(self._positions.committed()) and not self._options.new_lineage,
             )
         except ClonosError as error:
             if not error.retry:
@@ -430,7 +431,7 @@ class Driver:
             reports_ready=True,  # older versions emit no event ``ready``
             queries=self._graph,
         )
-        self._kafka_watch.report_again()  # the control plane forgets reports of older generations
+        self._kafka_watch.note_claim()  # the control plane forgets reports of older generations
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
@@ -582,6 +583,8 @@ class Driver:
             self._wake.wait(_POLL_S if all(running.is_ready for running in queries) else _READY_POLL_S)
             self._wake.clear()  # before the checks: what happens in the meantime is checked in the next round
             self._report_outage()
+            if self._kafka_watch.is_log_deleted:
+                raise log_deleted(log_topic(self._job.spec.name))
             if self._asked_to_stop:
                 self._to(DriverState.STOPPING)
                 self._stop(queries)

@@ -26,13 +26,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from clonos.errors import ClonosError, EpochFailed, ForeignRecord, Superseded
+from clonos.errors import CausalLogDamaged, ClonosError, EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
 from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, Plan, Record, Resolution, encode
-from clonos.log.topic import CONTROL, ensure_log_topic, log_topic
+from clonos.log.topic import CONTROL, ensure_log_topic, log_deleted, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened, was_fenced
 from clonos.settings import KafkaSettings
 
@@ -70,7 +70,7 @@ class Ownership:
         if missing:
             first = max([CONTROL, *self.state.lanes.values()]) + 1
             added = tuple(LaneAssignment(sink, lane, first + i) for i, lane in enumerate(missing))
-            ensure_log_topic(self.kafka, self.job, partitions=first + len(added))
+            ensure_log_topic(self.kafka, self.job, partitions=first + len(added), had=True)
             record = AssignLanes(self.owner, added)
             self.state.take(self.control.append(record), record)
             self.claim_lanes(added)
@@ -116,10 +116,10 @@ class Ownership:
             tail = reader.tail(CONTROL)
         finally:
             reader.close()
-        if tail is None or tail.record.owner != self.owner:
-            raise Superseded(
-                f"Generation {tail.record.owner if tail else 'unknown'} owns the job; this driver was {self.owner}."
-            )
+        if tail is None:
+            raise log_deleted(self.topic)
+        if tail.record.owner != self.owner:
+            raise Superseded(f"Generation {tail.record.owner} owns the job; this driver was {self.owner}.")
 
     def _claim_lane(self, readers: _Readers, assignment: LaneAssignment, producer: TransactionalProducer) -> Tail:
         with readers.borrowed() as reader:
@@ -223,6 +223,7 @@ class Claimant:
         sinks: Iterable[str] = (),
         dropped: Iterable[str] = (),
         carry: Collection[str] = (),
+        had: bool = False,
     ) -> Ownership:
         """Become the owner of the log: fence the previous driver, write claims to all partitions, check that they hold.
 
@@ -235,6 +236,7 @@ class Claimant:
             dropped: Sinks of earlier claims that the job has dropped. Later claims repeat them.
             carry: With `new_lineage`: for these queries, an epoch that the log has committed and Spark has not (a crash
                 came in between) stays committed in the new lineage.
+            had: Whether the job had a log before: then none is created, as after a claim by this process.
 
         Raises:
             Superseded: Another driver claimed in between, or owned the log already.
@@ -242,7 +244,7 @@ class Claimant:
             EpochFailed: A transaction failed, and no other driver claimed the log; a retry may succeed.
         """
         kafka, job, restart = self._kafka, self._job, bool(self.claim_ids)
-        topic = (prepared.topic if prepared is not None else "") or ensure_log_topic(kafka, job)
+        topic = (prepared.topic if prepared is not None else "") or ensure_log_topic(kafka, job, had=had or restart)
         reader = (prepared.reader() if prepared is not None else None) or shared_reader(kafka, topic)
         if restart:
             # Before step 1 fences: a process that was superseded must not disturb its successor.
@@ -310,13 +312,14 @@ class Claimant:
 
         Raises:
             Superseded: Another driver claimed the job after this process did.
+            CausalLogDamaged: The log holds no claim: its topic was deleted and created again.
         """
         deadline = time.monotonic() + (_CLAIM_FOLLOWS_S if was_fenced(error) else 0.0)
         while self.claim_ids:
             try:
                 tail = shared_reader(self._kafka, log_topic(self._job)).tail(CONTROL)
                 self._check_own(tail.record.owner if tail else None)
-            except Superseded:
+            except (Superseded, CausalLogDamaged):
                 raise
             except ClonosError:
                 return
@@ -324,8 +327,10 @@ class Claimant:
                 return
 
     def _check_own(self, owner: Owner | None) -> None:
-        if owner is None or owner.claim_id not in self.claim_ids:
-            raise Superseded(f"Generation {owner or 'unknown'} owns the job now; it was claimed by another driver.")
+        if owner is None:
+            raise log_deleted(log_topic(self._job))
+        if owner.claim_id not in self.claim_ids:
+            raise Superseded(f"Generation {owner} owns the job now; it was claimed by another driver.")
 
 
 def claim(

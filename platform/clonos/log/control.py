@@ -24,7 +24,7 @@ from clonos.log.records import (
     Resolution,
     encode,
 )
-from clonos.log.topic import CONTROL, log_topic
+from clonos.log.topic import CONTROL, log_deleted, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 
@@ -252,6 +252,7 @@ class ControlWriter:
         self._producer = producer
         self._reader = reader
         self.owner: Owner | None = None
+        self._newest = -1  # offset of the newest record that was appended
 
     def append(self, record: Record) -> int:
         """Commit `record` to the control partition; returns its offset. Raises what `append_all` raises."""
@@ -262,14 +263,19 @@ class ControlWriter:
 
         Raises:
             Superseded: Another driver claimed the job after this driver's claim.
+            CausalLogDamaged: The topic was deleted, or deleted and created again.
             EpochFailed: The record is not committed, but the claim of `owner` is still the newest: claim again and
                 replay.
         """
         try:
-            return self._producer.commit_all(self._topic, [encode(record) for record in records], CONTROL)
+            offsets = self._producer.commit_all(self._topic, [encode(record) for record in records], CONTROL)
         except (Aborted, Unknown, EpochFailed) as failure:
             self.check_owner()
             raise EpochFailed(f"A record could not be committed to {self._topic}: {failure}.") from failure
+        if offsets[0] <= self._newest:
+            raise log_deleted(self._topic)  # and created again
+        self._newest = offsets[-1]
+        return offsets
 
     def check_owner(self, *, visible: int = -1) -> None:
         """Read the end of the control partition, and check that `owner` wrote the newest claim (invariant 2).
@@ -281,9 +287,10 @@ class ControlWriter:
             Superseded: Another driver claimed the job after this driver's claim.
         """
         tail = self._reader.tail(CONTROL, visible=visible)
-        if tail is None or tail.record.owner != self.owner:
-            newest = tail.record.owner if tail else "unknown"
-            raise Superseded(f"Generation {newest} owns the job now; this driver was {self.owner}.")
+        if tail is None:
+            raise log_deleted(self._topic)
+        if tail.record.owner != self.owner:
+            raise Superseded(f"Generation {tail.record.owner} owns the job now; this driver was {self.owner}.")
 
     def dispose(self) -> None:
         """Destroy the Kafka producer in the background."""

@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
-from clonos.errors import BrokerLimit, BrokerUnavailable
+from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
@@ -20,6 +20,8 @@ CONTROL: Final = 0
 SEGMENT_BYTES: Final = 64 << 20
 _SHORT_SEGMENTS: Final = {"segment.bytes": str(SEGMENT_BYTES)}
 _TIMEOUT_S: Final = 15.0
+_KNOWN_S: Final = 3.0  # a broker that has just started may not know a topic yet
+_POLL_S: Final = 0.2
 _REPLICAS: Final = 3
 _MIN_REPLICAS: Final = 2  # that hold each record, if the cluster has three brokers
 
@@ -45,28 +47,42 @@ def short_topic_id(kafka: KafkaSettings, topic: str) -> str:
         raise BrokerUnavailable(f"Kafka did not describe {topic} in {_TIMEOUT_S:.0f} s.") from error
 
 
-def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> str:
+def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1, had: bool = False) -> str:
     """Create the topic of a job's causal log, or increase its number of partitions to `partitions`.
 
     The topic has no retention, because only Clonos truncates it, and never elects an unclean leader. With three
     brokers it has three replicas and requires two in-sync replicas.
 
+    Args:
+        kafka: The Kafka cluster.
+        job: The job's name.
+        partitions: The least number of partitions.
+        had: Whether the job had a log before: then a missing topic is an error, and none is created.
+
     Returns:
         The topic's name.
 
     Raises:
+        CausalLogDamaged: The topic of a job that had a log is missing.
         BrokerLimit: An existing topic would lose records by retention or compaction.
         BrokerUnavailable: The cluster did not answer or refused.
         KafkaAccessDenied: Kafka refuses to create or read the topic.
     """
     admin = AdminClient(client_config(kafka))
     topic = log_topic(job)
-    try:
-        metadata = admin.list_topics(timeout=_TIMEOUT_S)
-    except KafkaException as error:
-        raise unanswered("Kafka did not answer", error.args[0]) from error
-    existing = metadata.topics.get(topic)
+    deadline = time.monotonic() + (_KNOWN_S if had else 0.0)
+    while True:
+        try:
+            metadata = admin.list_topics(timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise unanswered("Kafka did not answer", error.args[0]) from error
+        existing = metadata.topics.get(topic)
+        if (existing is not None and existing.error is None) or time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_S)
     if existing is None or existing.error is not None:
+        if had:
+            raise log_deleted(topic)
         _create(admin, topic, partitions, alive=len(metadata.brokers))
         _await_partitions(admin, topic, partitions)
     else:
@@ -76,6 +92,17 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
             _finish(grown[topic], {KafkaError.INVALID_PARTITIONS}, right=f"ALTER on the topic {topic}")
             _await_partitions(admin, topic, partitions)
     return topic
+
+
+def log_deleted(topic: str) -> CausalLogDamaged:
+    """The error of a job that has run before and whose log topic is missing, or was created again."""
+    return CausalLogDamaged(
+        f"{topic}, the topic of the causal log, does not exist, or is not the one that the job had: claims, plans and "
+        "markers are gone.",
+        kept="the checkpoint and the output are as they were; without the log no epoch is published.",
+        hint="find out who deletes topics, and start once with --new-lineage: the job continues from its checkpoint. "
+        "An epoch that was in progress may be published again: use a new output topic if readers must not see that.",
+    )
 
 
 def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> None:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from clonos import faults
 from clonos.agent.restoring import require_unpublished
 from clonos.driver.log_topic_watch import LogTopicWatch
-from clonos.errors import BrokerLimit, BrokerUnavailable, EpochFailed, Superseded, WouldPublishAgain
+from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged, EpochFailed, Superseded, WouldPublishAgain
 from clonos.faults import CLAIM_POINTS
 from clonos.kafka import client_config
 from clonos.log import claiming, transaction
@@ -27,7 +27,7 @@ from clonos.log.control import CONTROL, control_id, known_control, lane_id
 from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
 from clonos.log.reading import LogReader
 from clonos.log.records import InputSlice, Marker, encode
-from clonos.log.topic import log_topic
+from clonos.log.topic import ensure_log_topic, log_topic
 from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 from clonos.testing.faults import triggered
@@ -81,6 +81,29 @@ def test_a_fenced_driver_waits_for_the_claim_of_its_successor(kafka: KafkaSettin
     # A claim that was committed earlier is enough, for any failure.
     with pytest.raises(Superseded):
         claimant.check_rival(EpochFailed("a lane failed"), lambda _seconds: pytest.fail("the claim is there"))
+
+
+def test_a_log_that_was_deleted_is_neither_created_again_nor_taken_for_a_takeover(
+    kafka: KafkaSettings, name: str
+) -> None:
+    claimant = Claimant(kafka, name)
+    own = claimant.claim()
+    admin = AdminClient(client_config(kafka))
+    admin.delete_topics([own.topic])[own.topic].result(60)
+    eventually(lambda: own.topic not in admin.list_topics(timeout=60).topics, "the log is deleted")
+    with pytest.raises(CausalLogDamaged, match=own.topic):
+        claimant.claim()
+    with pytest.raises(CausalLogDamaged, match=own.topic):
+        Claimant(kafka, name).claim(had=True)
+    assert own.topic not in admin.list_topics(timeout=60).topics
+    with pytest.raises(CausalLogDamaged, match=own.topic):
+        own.ensure_lanes("out", 1)
+
+    ensure_log_topic(kafka, name)  # as an administrator or a broker may do
+    with pytest.raises(CausalLogDamaged, match=own.topic):
+        claimant.check_rival(EpochFailed("an epoch failed"), lambda _seconds: False)
+    with pytest.raises(CausalLogDamaged, match=own.topic):
+        claimant.claim()
 
 
 def test_a_second_claim_that_is_fenced_waits_for_the_rival_too(

@@ -25,6 +25,7 @@ class Cluster:
         self.error: BaseException | None = None
         self.asked = 0
         self.brokers = [1, 2, 3]
+        self.log_error: KafkaError | None = None
         monkeypatch.setattr(dependencies, "AdminClient", lambda _config: self)
 
     def list_topics(self, topic: str, **_options: Any) -> SimpleNamespace:
@@ -32,9 +33,8 @@ class Cluster:
         if self.error is not None:
             raise self.error
         partitions = {0: SimpleNamespace(isrs=[1], replicas=[1, 2]), 1: SimpleNamespace(isrs=[1], replicas=[1])}
-        return SimpleNamespace(
-            brokers=dict.fromkeys(self.brokers), topics={topic: SimpleNamespace(error=None, partitions=partitions)}
-        )
+        log = SimpleNamespace(error=self.log_error, partitions=partitions)
+        return SimpleNamespace(brokers=dict.fromkeys(self.brokers), topics={topic: log})
 
     def await_requests(self, count: int) -> None:
         seen = self.asked
@@ -96,10 +96,26 @@ def test_each_generation_has_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.start()
     cluster.await_requests(3)
     assert brokers == [3]
-    watch.report_again()
+    watch.note_claim()
     cluster.await_requests(3)
     watch.stop()
     assert brokers == [3, 3]
+
+
+def test_a_log_that_several_answers_lack_is_deleted_once_it_was_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch)
+    cluster.log_error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    watch = KafkaWatch(KAFKA, log="log", every_s=0.001)
+    watch.start()
+    try:
+        cluster.await_requests(5)
+        assert not watch.is_log_deleted, "before the first claim there is no log"
+        watch.note_claim()
+        eventually(lambda: watch.is_log_deleted, "the log is missed")
+        cluster.log_error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        eventually(lambda: not watch.is_log_deleted, "another answer ends the count")
+    finally:
+        watch.stop()
 
 
 def test_the_wait_ends_with_an_answer_or_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

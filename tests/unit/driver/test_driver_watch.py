@@ -20,6 +20,7 @@ from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState
 from clonos.errors import (
     BrokerUnavailable,
+    CausalLogDamaged,
     CheckpointUnwritable,
     ClonosError,
     EpochFailed,
@@ -219,6 +220,17 @@ class Attempts:
     def _await_brokers(self, *_of: object, **_options: object) -> None:
         if self.away:
             raise BrokerUnavailable("no answer")
+
+
+def test_a_log_topic_that_kafka_lacks_ends_the_job_although_it_is_idle() -> None:
+    driver = created()
+    for state in (DriverState.CLAIMING, DriverState.RECONCILING, DriverState.RUNNING):
+        driver._to(state)
+    driver._kafka_watch.note_claim()
+    driver._kafka_watch._log_missing = 3
+    idle: Any = SimpleNamespace(is_ready=True)
+    with pytest.raises(CausalLogDamaged, match=r"clonos\.j\.log"):
+        driver._watch([idle], StartOrder([], {}))
 
 
 @pytest.mark.parametrize("check_error", [None, CheckpointUnwritable("disk full")])
