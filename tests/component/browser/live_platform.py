@@ -84,7 +84,7 @@ def live_platform(home: Path, say: Callable[[str], None]) -> Iterator[LivePlatfo
             say(f"verifying {example.name}")
             verify(stack, example)
         say(f"waiting for the next standby of {warm.name}")
-        warm.until(lambda: rehearsed(stack, warm), "a standby has rehearsed again", _TIMEOUT_S)
+        warm.until(warm.ready_standby, "a standby is READY again", _TIMEOUT_S)
         for job in jobs.values():
             publishing(job, after=newest_epoch(job))
         credentials = Credentials.read(stack.home)
