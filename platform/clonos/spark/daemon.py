@@ -6,10 +6,13 @@ forked from this daemon share its imported modules.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import socket
+from collections.abc import Iterator
 from importlib.metadata import entry_points
+from typing import Any
 
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
@@ -18,11 +21,17 @@ import pyspark.sql.pandas.serializers
 import pyspark.sql.pandas.types
 import pyspark.sql.streaming.transform_with_state_driver_worker
 import pyspark.worker
+from pyspark.sql import Row
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
 import clonos.causal.stateful
 import clonos.causal.udf
 import clonos.causal.vectorised  # noqa: F401
+from clonos.carried_errors import carry
+from clonos.causal import exact
 from clonos.causal.logged import task_fields
+from clonos.errors import JobCodeError
 from clonos.settings import Settings
 from clonos.spark import forks
 from clonos.telemetry.logs import configure_logs
@@ -45,6 +54,43 @@ def work(sock: socket.socket, authenticated: bool) -> int:
     except ConnectionError:
         return 1
 
+
+def _checked(packed: list[tuple[Iterator[Row], StructType]]) -> list[tuple[Iterator[Row], StructType]]:
+    """The rows that a stateful processor yields for a key, of which pyarrow would cut 1.9 to an integer."""
+    [(rows, spark_type)] = packed
+    return [(_exact(rows, spark_type), spark_type)]
+
+
+def _exact(rows: Iterator[Row], spark_type: StructType) -> Iterator[Row]:
+    fit = _fit(spark_type)
+    for row in rows:
+        if fit is not None:
+            try:
+                fit(row.asDict(recursive=True))
+            except exact.Unfit as error:
+                raise carry(
+                    JobCodeError(
+                        f"A stateful processor yielded a row of which {error}.",
+                        hint="yield values of the declared types of the output.",
+                    )
+                ) from error
+        yield row
+
+
+@functools.lru_cache(maxsize=16)
+def _fit(spark_type: StructType) -> exact.Fit | None:
+    return exact.of_arrow(to_arrow_type(spark_type, timezone="UTC"))
+
+
+_RowSerializer = pyspark.sql.pandas.serializers.TransformWithStateInPySparkRowSerializer
+_dump_rows = _RowSerializer.dump_stream
+
+
+def _dump_exact_rows(serializer: Any, iterator: Iterator[Any], stream: Any) -> None:
+    _dump_rows(serializer, map(_checked, iterator), stream)  # type: ignore[no-untyped-call]
+
+
+_RowSerializer.dump_stream = _dump_exact_rows  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     settings = Settings()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.pandas.serializers import TransformWithStateInPySparkRowSerializer
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
+
+import clonos.spark.daemon  # noqa: F401  # changes the serializer
+from clonos.carried_errors import CarriedError
 
 CLOSED = """
 import socket
@@ -32,3 +41,20 @@ def test_worker_without_a_jvm_exits_without_a_traceback() -> None:
     )
     assert "BrokenPipeError" in spark.stderr, "PySpark has fixed it: ours can go"
     assert (ours.returncode, ours.stderr) == (1, "")
+
+
+def test_rows_of_a_stateful_processor_are_exact_or_refused() -> None:
+    """PySpark converts them with pyarrow, which cuts 1.9 to 1."""
+    schema = StructType([StructField("n", IntegerType()), StructField("more", ArrayType(LongType()))])
+
+    def sent(*rows: Row) -> bytes:
+        stream = io.BytesIO()
+        TransformWithStateInPySparkRowSerializer(arrow_max_records_per_batch=100).dump_stream(
+            iter([[(iter(rows), schema)]]), stream
+        )
+        return stream.getvalue()
+
+    assert sent(Row(n=1, more=[2**53 + 1]), Row(n=None, more=None))
+    for row in (Row(n=1.9, more=[]), Row(n=5 * 10**9, more=[]), Row(n=1, more=[0, 1.5])):
+        with pytest.raises(CarriedError, match=r"yielded a row of which (n|more\[1\]) takes an integer"):
+            sent(Row(n=7, more=[]), row)
