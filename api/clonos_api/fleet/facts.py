@@ -35,7 +35,7 @@ class Waiting:
     Attributes:
         host: Name of its host.
         created_at: Start of its run.
-        epoch_s: Duration of its newest rehearsal of an epoch; None: it has not reported one.
+        epoch_s: Duration of its shortest rehearsal of an epoch; None: it has not reported one.
     """
 
     host: str

@@ -215,7 +215,7 @@ class Following:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """Fact: how long a standby's newest rehearsal of an epoch took, of its slowest query, in seconds."""
+    """Fact: how long a standby's shortest rehearsal of an epoch took, of its slowest query, in seconds."""
 
     epoch_s: float
 

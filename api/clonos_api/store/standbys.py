@@ -80,7 +80,7 @@ async def record(session: AsyncSession, standby: str, **report: dict[str, int] |
         session: The transaction.
         standby: Its id.
         report: ``epochs``: how far it has read the causal log, query → newest committed epoch; ``epoch_s``: duration of
-            its newest rehearsal of an epoch.
+            its shortest rehearsal of an epoch.
     """
     row = await session.get(StandbyRow, standby, populate_existing=True)
     if row is not None:

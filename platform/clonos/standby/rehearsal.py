@@ -63,7 +63,8 @@ class Rehearsal:
         scratch: A directory that is removed with the session.
 
     Attributes:
-        seconds: Query → duration of its newest replay of an epoch, from the start of the query to the end of the epoch.
+        seconds: Query → shortest duration of its replays of an epoch, from the start of the query to the end of the
+            epoch. Later ones wait for the cores that the driver uses, and a takeover does not.
     """
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, job: str, scratch: Path) -> None:
@@ -167,7 +168,8 @@ class Rehearsal:
                 began = time.monotonic()
                 _run_once(query, folder, epoch, self._job, interrupted)
                 if epoch.ended_at is not None:
-                    self.seconds[query.name] = round(epoch.ended_at - began, 3)
+                    took = round(epoch.ended_at - began, 3)
+                    self.seconds[query.name] = min(took, self.seconds.get(query.name, took))
 
     def _run_empty_epoch(self, query: Query, frame: DataFrame) -> None:
         epoch = self._plan_empty_epoch(query, batch_partitions(frame))
