@@ -6,6 +6,7 @@ Rows are changed in this order, to prevent deadlocks: job, runs, standbys, hosts
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -38,7 +39,7 @@ async def apply(
     placed = next((decision for decision in decisions if isinstance(decision, d.PlaceRun)), None)
     promoted = next((decision for decision in decisions if isinstance(decision, d.PromoteStandby)), None)
     reverted = next((decision for decision in decisions if isinstance(decision, d.RevertVersion)), None)
-    spec = driver_spec(case.job, previous, locations, case.clusters, case.restore(locations)) if placed else None
+    spec = await _spec_of_placed(session, case, locations) if placed else None
     move = applying_standbys.update_move(case, decisions, locations, moment)
     ended = next((decision for decision in decisions if isinstance(decision, d.EndMove)), None)
     job = case.job
@@ -85,6 +86,12 @@ async def apply(
     )
 
 
+async def _spec_of_placed(session: AsyncSession, case: JobCase, locations: CheckpointLocations) -> RunSpec:
+    following = case.run.order.get("next") if case.run is not None else None
+    other = await jobs.stored_version(session, case.job, following["version"]) if following else None
+    return driver_spec(case.job, case.run, locations, case.clusters, case.restore(locations), other)
+
+
 async def _lost_domain(session: AsyncSession, run: RunRow | None, decisions: Sequence[d.Decision]) -> str | None:
     """The failure domain of the host that was just lost: the placement that follows in this round avoids it."""
     if run is None or not any(isinstance(decision, d.MarkLost) for decision in decisions):
@@ -125,6 +132,8 @@ async def _update_job(
             case _:
                 pass
     if transition is not None and transition.to is JobState.FAILED and transition.failure is not None:
+        transition = replace(transition, failure=await _with_way_back(session, job, transition.failure))
+    if transition is not None and transition.to is JobState.FAILED and transition.failure is not None:
         # After a missing point, the next start continues with the job's own checkpoint.
         columns |= {"start_from": None} if transition.failure.error == StartPointMissing.slug else {}
     if transition is not None:
@@ -140,6 +149,18 @@ async def _update_job(
         )
     # Also decisions that change only a run advance the version of the job's row: of two leaders, one succeeds.
     return await jobs.change(session, job, **columns)
+
+
+async def _with_way_back(session: AsyncSession, job: JobRow, failure: Failure) -> Failure:
+    """The failure of a job's code, with the command that returns to the version that worked before."""
+    run = await session.get(RunRow, job.run) if job.run is not None else None
+    if run is None or failure.domain != "user":
+        return failure
+    version = await jobs.worked(session, job, but=run.order["version"])
+    if version is None:
+        return failure
+    back = f"If the change caused it, go back to version {version}: `clonos job rollback {job.name} {version}`."
+    return failure.model_copy(update={"hint": f"{failure.hint} {back}".strip()})
 
 
 def _at(failure: Failure | None, moment: datetime) -> Failure | None:
@@ -231,7 +252,9 @@ async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequ
     changes = [
         decision
         for decision in decisions
-        if isinstance(decision, d.MarkLost | d.UpdateRun | d.SetTakeoverWait | d.CloseRun | d.RecordFirstClaim)
+        if isinstance(
+            decision, d.MarkLost | d.UpdateRun | d.SetTakeoverWait | d.CloseRun | d.RecordFirstClaim | d.ContinueWith
+        )
     ]
     for decision in changes:
         assert run is not None
@@ -249,6 +272,8 @@ async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequ
                 restart = RunSpec.model_validate(run.order).restart
                 restart = restart.model_copy(update={"takeover_wait_s": decision.seconds})
                 run = await _change_spec(session, run, restart=restart)
+            case d.ContinueWith():
+                run = await _change_spec(session, run, desired="ABSENT", next=decision.next)
             case d.CloseRun():
                 run = await runs.end(session, run)
     return run

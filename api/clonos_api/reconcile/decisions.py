@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from clonos.resources.hosts import NextRun
 from clonos.resources.jobs import Failure, JobState, StopMode
 
 RecoveryCause = Literal["crash", "host-lost", "restart", "move", "upgrade", "rollback", "shutdown"]
@@ -101,6 +102,14 @@ class BeginRecovery:
     run: str  # run of the driver that failed, or that the planned move replaces
     cause: RecoveryCause
     failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class ContinueWith:
+    """Lets the run `run`, which has ended, be followed by one of another version, or with other permissions."""
+
+    run: str
+    next: NextRun
 
 
 # Standbys
@@ -205,6 +214,7 @@ Decision = (
     | PlaceRun
     | UpdateRun
     | CloseRun
+    | ContinueWith
     | MarkLost
     | BeginRecovery
     | AddStandby

@@ -41,6 +41,14 @@ class RunFacts:
     # only for a planned move
     awaited: frozenset[str] = frozenset()
     claimed_at: datetime | None = None  # time of the run's newest claim; loaded only for a planned move
+    # Above 0: the run only finishes the epochs in doubt of its version; the job then continues with this version
+    finish_for: int = 0
+    tried: frozenset[int] = frozenset()  # versions that have had a run to finish their epochs in doubt, since the start
+    # Versions that planned the epochs in doubt which the run refused; None: one that is not stored
+    planned_by: tuple[int | None, ...] = ()
+    unable: frozenset[int] = frozenset()  # those of which the code failed in their newest run
+    accepts_unpublished: bool = False  # whether the run computes epochs in doubt without published output
+    continued: bool = False  # whether another kind of run follows (`decisions.ContinueWith`)
     attempts_exhausted: bool = False  # whether the agent has used up the attempts of the restart policy
 
     @property
@@ -79,7 +87,7 @@ class RunFacts:
     @property
     def finished(self) -> bool:
         """Whether the driver has processed all input of a job with a bounded input (``availableNow``)."""
-        return self.done and self.exit_code == 0 and self.driver_state == "FINISHED"
+        return not self.finish_for and self.done and self.exit_code == 0 and self.driver_state == "FINISHED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,7 @@ from clonos_api.store.tables import (
     GenerationRow,
     HostRow,
     JobRow,
+    JobVersionRow,
     RunRow,
     SavepointRow,
     StandbyRow,
@@ -58,6 +59,8 @@ class JobCase:
     epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
     claimed_at: datetime | None = None  # time of the newest claim of `run`; loaded only for a planned move
     awaited: frozenset[str] = frozenset()  # queries of `run` that have not returned; loaded only for a planned move
+    planned_by: tuple[int | None, ...] = ()  # `RunFacts.planned_by` of `run`
+    unable: frozenset[int] = frozenset()  # `RunFacts.unable` of `run`
     clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
     def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
@@ -98,7 +101,7 @@ class JobCase:
         if self.run is None:
             return job, None
         run = run_facts(self.run, claimed=self.claimed, epochs=self.epochs, awaited=self.awaited)
-        return job, replace(run, claimed_at=self.claimed_at)
+        return job, replace(run, claimed_at=self.claimed_at, planned_by=self.planned_by, unable=self.unable)
 
     def _pool_eligible(self) -> bool:
         failures = self.run.consecutive_failures if self.run is not None else 0
@@ -180,6 +183,10 @@ def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0, awaited: frozenset
         created_at=row.created_at,
         started_at=row.started_at,
         version=row.order["version"],
+        finish_for=row.order.get("finish_for", 0),
+        tried=frozenset(row.order.get("finished", ())),
+        accepts_unpublished=row.order.get("accept_unpublished", False),
+        continued=bool(row.order.get("next")),
         epochs=epochs,
         awaited=awaited,
         attempts_exhausted=row.consecutive_failures > row.order["restart"]["attempts"],
@@ -256,6 +263,7 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
     await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
     await _load_savepoints(session, cases)
     await _load_successors(session, cases)
+    await _load_planners(session, cases)
     facts = [host_facts(row, used.get(row.id, 0), unresponsive=row.id in unresponsive) for row in host_rows]
     next_s = min((seconds for seconds in remaining_s.values() if seconds > 0), default=None)
     return Snapshot(moment, cases, host_rows, Fleet(facts), of_jobs, by_name, next_s)
@@ -366,6 +374,28 @@ async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
             case.successor_claimed = True
             if run_id == case.job.run:
                 case.epochs, case.claimed_at = int(epochs), claimed_at
+
+
+async def _load_planners(session: AsyncSession, cases: list[JobCase]) -> None:
+    """Adds the versions that planned the epochs in doubt which drivers have refused, from the code that each run of the
+    job reported.
+    """
+    for case in cases:
+        refused = case.run.failure if case.run is not None else None
+        if not refused or not refused.get("codes"):
+            continue
+        versions: dict[str, int] = {}
+        unable: dict[int, bool] = {}
+        runs = select(RunRow).where(RunRow.job == case.job.id).order_by(RunRow.created_at.desc(), RunRow.id.desc())
+        for run in await session.scalars(runs):
+            version = run.order["version"]
+            versions.setdefault(run.ingest_state.get("code", ""), version)
+            if run is not case.run and not run.order.get("standby"):
+                unable.setdefault(version, bool(run.failure and run.failure.get("domain") == "user"))
+        stored = select(JobVersionRow.version).where(JobVersionRow.job == case.job.id)
+        known = set(await session.scalars(stored))
+        case.planned_by = tuple(v if (v := versions.get(code)) in known else None for code in refused["codes"])
+        case.unable = frozenset(version for version, failed in unable.items() if failed)
 
 
 def _awaited(job: JobRow, run: RunRow) -> frozenset[str]:

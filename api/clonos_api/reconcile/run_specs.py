@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import RunRestartPolicy, RunSpec
@@ -10,14 +11,19 @@ from clonos.resources.jobs import ResolveRequest, StartFrom
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.store.clusters import description
 from clonos_api.store.db.rows import new_id
-from clonos_api.store.tables import ClusterRow, JobRow, RunRow
+from clonos_api.store.tables import ClusterRow, JobRow, JobVersionRow, RunRow
 
 Clusters = Mapping[str, ClusterRow]
 """All Spark clusters, by name."""
 
 
 def driver_spec(
-    job: JobRow, previous: RunRow | None, locations: CheckpointLocations, clusters: Clusters, restore: str | None
+    job: JobRow,
+    previous: RunRow | None,
+    locations: CheckpointLocations,
+    clusters: Clusters,
+    restore: str | None,
+    other: JobVersionRow | None = None,
 ) -> RunSpec:
     """Builds the specification of a new run that drives the job.
 
@@ -27,8 +33,18 @@ def driver_spec(
         locations: Locations of checkpoints.
         clusters: The Spark clusters; the new run gets the newest description of the one that its version names.
         restore: Checkpoint or savepoint to restore first; None: the job continues with its own checkpoint.
+        other: The version of the new run, if `previous` names one that follows it.
     """
-    spec = _job_spec(job, locations) if previous is None else JobSpec.model_validate(previous.order["spec"])
+    order = previous.order if previous is not None else {}
+    version, artifact = order.get("version", job.version), order.get("artifact", job.artifact)
+    if other is not None:
+        spec = _with_checkpoint(other.spec, job, locations)
+        version, artifact = other.version, other.artifact
+    elif previous is None:
+        spec = _with_checkpoint(job.spec, job, locations)
+    else:
+        spec = JobSpec.model_validate(order["spec"])
+    following = order if other is None else order["next"]
     policy = spec.spec.restart_policy
     run = new_id()
     return RunSpec(
@@ -37,15 +53,15 @@ def driver_spec(
         name=job.name,
         owner=job.created_by,
         owner_number=job.owner_number,
-        version=job.version if previous is None else previous.order["version"],
+        version=version,
         spec=spec,
-        artifact=job.artifact if previous is None else previous.order["artifact"],
+        artifact=artifact,
         desired="RUNNING",
         restart=RunRestartPolicy(
             attempts=policy.attempts,
             initial_backoff_ms=policy.initial_backoff_ms,
             max_backoff_ms=policy.max_backoff_ms,
-            earlier_failures=previous.consecutive_failures if previous else 0,
+            earlier_failures=previous.consecutive_failures if previous and other is None else 0,
         ),
         start_from=StartFrom.model_validate(job.start_from) if job.start_from else None,
         restore_location=restore,
@@ -54,6 +70,9 @@ def driver_spec(
         earlier_attempts=previous.attempts if previous else 0,
         accept_new_code=previous.order.get("accept_new_code", False) if previous else _accepts_new_code(job),
         resolutions=previous.order.get("resolutions") or [] if previous else _of_epochs(job),
+        finish_for=following.get("finish_for", 0),
+        finished=following.get("finished", []),
+        accept_unpublished=following.get("accept_unpublished", False),
         cluster=description(clusters[spec.spec.cluster]) if spec.spec.cluster in clusters else None,
     )
 
@@ -74,13 +93,14 @@ def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocati
     """
     spec = driver_spec(job, driver, locations, clusters, None)
     restart = spec.restart.model_copy(update={"earlier_failures": 0})
-    waiting = {"standby": True, "start_from": None, "request_key": "", "earlier_attempts": 0, "accept_new_code": False}
+    waiting: dict[str, Any] = {"finish_for": 0, "finished": [], "accept_unpublished": False}
+    waiting |= {"standby": True, "start_from": None, "request_key": "", "earlier_attempts": 0, "accept_new_code": False}
     # Resolutions: a standby takes over from a driver, which has recorded them in the log.
     return spec.model_copy(update={**waiting, "resolutions": [], "restart": restart})
 
 
-def _job_spec(job: JobRow, locations: CheckpointLocations) -> JobSpec:
-    spec = JobSpec.model_validate(job.spec)
+def _with_checkpoint(stored: dict[str, Any], job: JobRow, locations: CheckpointLocations) -> JobSpec:
+    spec = JobSpec.model_validate(stored)
     if locations.shared and not spec.spec.checkpoint:
         checkpoint = locations.of_job(job.name)
         spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"checkpoint": checkpoint})})

@@ -119,13 +119,14 @@ def standby_demand(
     job, run = case.job, case.run
     move = planned_moves.of(job)
     continues = run is not None and run.order["desired"] == "RUNNING"
+    finishes = run is not None and bool(run.order.get("finish_for") or run.order.get("next"))
+    replicas = JobSpec.model_validate(job.spec).spec.standby.dedicated_replicas
     return StandbyDemand(
         id=job.id,
         state=JobState(job.state),
         desired=DesiredState(job.desired_state),
-        replicas=max(
-            JobSpec.model_validate(job.spec).spec.standby.dedicated_replicas, move.kept if move is not None else 0
-        ),
+        # A run that only finishes epochs in doubt needs no standby: the next run is of another version.
+        replicas=0 if finishes else max(replicas, move.kept if move is not None else 0),
         version=run.order["version"] if run is not None else job.version,
         previous_version=move.previous if move is not None else None,
         successor=move.standby if move is not None else None,

@@ -60,6 +60,7 @@ class IngestState:
     reports_ready: bool = False  # whether the driver reports when its queries are ready to read
     ready: dict[str, float] = field(default_factory=dict)  # query → time when it was, in seconds since 1970
     empty: list[str] = field(default_factory=list)  # the queries without unread records, by their newest report
+    code: str = ""  # hash of the code of the newest claim's driver; empty: it has named none
     last_at: float = 0.0  # time of the newest event, in seconds since 1970
     end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
     application_id: str = ""  # of the newest driver's Spark application; empty: it has reported none
@@ -438,6 +439,7 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
     graph = parse(event["queries"]) if "queries" in event else None
     state.queries, state.returned = sorted(graph or ()), []
     state.reports_ready, state.ready, state.empty = bool(event.get("reports_ready")), {}, []
+    state.code = _short(str(event.get("code", "")))
     failed_at = state.marks.get("failed")
     cause: Literal["start", "restart", "crash"] | None = None
     if before:

@@ -57,7 +57,8 @@ def outcome_of(exit_code: int | None, status: DriverStatus) -> AttemptOutcome:
     what = text["what"] or f"The driver exited with code {exit_code} without reporting a reason; see its log."
     error = cls(what, kept=text["kept"], hint=text["hint"])
     # A subclass, or an unexpected error, has its own slug.
-    return AttemptOutcome(exit_code, failure_of(error, slug=event.get("error")), retry=cls.retry)
+    failure = failure_of(error, slug=event.get("error")).model_copy(update={"codes": _codes(event)})
+    return AttemptOutcome(exit_code, failure, retry=cls.retry)
 
 
 def failure_of_event(event: Mapping[str, Any]) -> Failure:
@@ -65,7 +66,12 @@ def failure_of_event(event: Mapping[str, Any]) -> Failure:
     cls = BY_SLUG.get(str(event.get("error")), ClonosError)
     text = {name: str(event.get(name) or "") for name in ("what", "kept", "hint")}
     failure = failure_of(cls(text["what"], kept=text["kept"], hint=text["hint"]), slug=event.get("error"))
-    return failure.model_copy(update={"at": datetime.fromtimestamp(float(event.get("at") or 0.0), UTC)})
+    at = datetime.fromtimestamp(float(event.get("at") or 0.0), UTC)
+    return failure.model_copy(update={"at": at, "codes": _codes(event)})
+
+
+def _codes(event: Mapping[str, Any]) -> list[str]:
+    return [str(code) for code in event.get("codes") or ()]
 
 
 def _reported_exit_code(status: DriverStatus) -> int | None:

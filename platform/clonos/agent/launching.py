@@ -31,8 +31,12 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
         command += ["--standby", str(directory.promotion)]
     if spec.accept_new_code:
         command.append("--accept-new-code")
-    for resolution in spec.resolutions:
-        command += ["--resolve", resolution.option]
+    if spec.finish_for:
+        command.append("--finish-in-doubt")
+    else:  # the decisions are about the replays of the version that continues
+        command += [part for resolution in spec.resolutions for part in ("--resolve", resolution.option)]
+    if spec.accept_unpublished:
+        command.append("--accept-unpublished")
     if spec.cluster is not None:
         command += ["--cluster", str(directory.cluster)]
     for subject in filter(None, (spec.owner, *spec.folder_owners)):

@@ -43,6 +43,13 @@ def run(
         typer.Option(min=0.1, help="Seconds for the epoch in progress after a stop request (default: no limit)."),
     ] = None,
     accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the current code.")] = False,
+    accept_unpublished: Annotated[
+        bool, typer.Option(help="As --accept-new-code, for epochs in doubt without any published output.")
+    ] = False,
+    finish_in_doubt: Annotated[
+        bool,
+        typer.Option("--finish-in-doubt", help="Only finish the epochs in doubt that this code planned."),
+    ] = False,
     resolve: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +109,8 @@ def run(
                 wait_for_kafka=wait_for_kafka,
                 resolutions=tuple(map(RequestedResolution.parse, resolve or [])),
                 accept_new_code=accept_new_code,
+                accept_unpublished=accept_unpublished,
+                finish_in_doubt=finish_in_doubt,
                 cluster=None if cluster is None else read_cluster(cluster),
             )
             run_job(

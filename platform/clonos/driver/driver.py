@@ -25,6 +25,7 @@ from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.finished_topics import without
+from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, of_other_code
 from clonos.driver.job_graph import Graph, job_graph, published_topics
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions, sink_topics
@@ -57,6 +58,7 @@ from clonos.kafka import await_brokers, explained
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.control import ControlState, known_control
 from clonos.log.prepared import Prepared
+from clonos.log.records import Resolution
 from clonos.log.topic import log_deleted, log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import forget_consumers, long_polls
@@ -425,6 +427,7 @@ class Driver:
             lineage=own.owner.lineage,
             lanes=len(own.state.lanes),
             claim_id=own.owner.claim_id,
+            code=self._job.code,
             # Of the sinks: the code may set another mode than the specification.
             delivery={query.name: query.sink.delivery for query in self._context.queries},
             sharing_depth=str(self._job.spec.spec.sharing_depth),
@@ -436,9 +439,10 @@ class Driver:
         try:
             self._to(DriverState.RECONCILING)
             self._checkpoint_owner.write(own.owner.lineage)
-            self._check_continuity(own)
+            if not self._options.finish_in_doubt:
+                self._check_continuity(own)
             self._pin(own)
-            running = self._preparation().prepare(own)
+            running = self._preparation().prepare(own, self._divide_in_doubt(own))
             order = StartOrder(running, self._graph, cold=prepared is None and not restart)
             self._running = running
             self._start_due(order)
@@ -461,6 +465,34 @@ class Driver:
             self._events.emit("sink-added", query=name)
         now = self._topic_ids.of(self._positions.topics())
         check_source_topics(own.state.topic_ids, now, job=self._job.spec.name)
+
+    def _divide_in_doubt(self, own: Ownership) -> dict[str, int] | None:
+        """Refuse epochs in doubt that other code planned, before any query begins an epoch that is in doubt then.
+
+        Returns:
+            For a run that only finishes epochs in doubt: query → the last of its epochs; None: all queries run.
+
+        Raises:
+            CheckpointMismatch: Other code has to finish epochs in doubt.
+        """
+        code, name = self._job.code, self._job.spec.name
+        in_doubt = epochs_in_doubt(own, self._positions.committed(), [query.name for query in self.queries])
+        if self._options.finish_in_doubt:
+            return last_own(in_doubt, code)
+        if self._options.accept_new_code:
+            return None
+        requested = {(request.query, request.epoch) for request in self._options.resolutions}
+        refused = of_other_code(own, in_doubt, code, requested)
+        if self._options.accept_unpublished:
+            for epoch in refused:
+                if not epoch.published:
+                    record = Resolution(own.owner, epoch.query, epoch.epoch, "new-code", code)
+                    own.state.take(own.control.append(record), record)
+                    self._events.emit("resolved", query=epoch.query, epoch=epoch.epoch, action=record.action)
+            refused = [epoch for epoch in refused if epoch.published]
+        if refused:
+            raise code_changed(name, refused, code, own.state.codes)
+        return None
 
     def _preparation(self) -> Preparation:
         return Preparation(
@@ -605,6 +637,8 @@ class Driver:
             if self._job.spec.spec.trigger.available_now:
                 for running in queries:
                     running.finish_if_idle()
+            for running in queries:
+                running.finish_after_last()
             # Checked before the failures: a query that fails in between is handled in the next round.
             done = all(running.done for running in queries)
             for running in queries:

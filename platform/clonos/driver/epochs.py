@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from clonos.causal.counting import count
 from clonos.causal.epoch_scope import PROPERTY, TOPIC_IDS, EpochScope, encode_scope
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of, source_ends
-from clonos.driver.code_identity import changed_parts
 from clonos.driver.epoch_bound import EpochBound
+from clonos.driver.in_doubt import EpochInDoubt, code_changed
 from clonos.driver.planned import Planned, contradictions, read_plan
 from clonos.driver.rescaling import RescaleDue
 from clonos.driver.resolutions import accepted_decisions
@@ -114,6 +114,7 @@ class EpochRunner:
         reads: The newest planned epoch and the ranges that it reads, as text; empty before the first.
         busy: Lock that is held while an epoch is in progress.
         stopping: Set this to True to refuse further epochs.
+        last_epoch: The epoch after which it refuses further ones; None: none.
         on_bound: Called with the maximum number of records of the next epochs, when it changes.
     """
 
@@ -144,6 +145,7 @@ class EpochRunner:
         self.reads = ""
         self.busy = threading.Lock()
         self.stopping = False
+        self.last_epoch: int | None = None
         self.on_bound: Callable[[int], None] | None = None
         trigger = job.spec.spec.trigger
         continuous = not trigger.interval_ms and not trigger.available_now
@@ -319,6 +321,8 @@ class EpochRunner:
         self.published |= any(report.outcome == "published" for report in reports)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
+        if self.last_epoch is not None and epoch >= self.last_epoch:
+            self.stopping = True
 
     def _truncate(self, name: str) -> None:
         try:
@@ -427,13 +431,8 @@ class EpochRunner:
             raise PlanRestored(f"offsets/{epoch} of {name} was not the log's plan.")
         accepted = self._resolution(epoch) is not None
         if plan.code != self._job.code and not accepted:
-            codes = self._own.state.codes
-            changed = changed_parts(codes.get(plan.code, {}), codes.get(self._job.code, {}))
-            raise CheckpointMismatch(
-                f"The job's code changed while epoch {epoch} of {name} was in doubt{changed and f': {changed}'}.",
-                hint="run the old code once to finish the epoch, or accept the new code for all epochs in doubt: "
-                f"{new_code_command(self._job.spec.name)}.",
-            )
+            in_doubt = EpochInDoubt(name, epoch, plan.code, published=True)
+            raise code_changed(self._job.spec.name, [in_doubt], self._job.code, self._own.state.codes)
         # The driver defines the job with the plan's pins, but two queries in doubt may have different pins.
         other_pins = [lookup for lookup, answer in plan.pins.items() if self._pins.get(lookup, answer) != answer]
         if other_pins and not accepted:

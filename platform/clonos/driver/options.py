@@ -29,4 +29,7 @@ class RunOptions:
     stop_timeout_s: float | None = None  # for the epoch in progress, after a stop request; None: as long as it takes
     resolutions: tuple[RequestedResolution, ...] = ()  # the user's decisions about epochs in doubt
     accept_new_code: bool = False  # replay epochs in doubt with the current code, although other code planned them
+    # Only finish the epochs in doubt that this code planned, and end; nothing else is read.
+    finish_in_doubt: bool = False
+    accept_unpublished: bool = False  # as `accept_new_code`, for epochs in doubt without any published output
     cluster: ClusterSpec | None = None  # the Spark cluster; None: the specification's master

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ class Preparation:
     on_progress: Callable[[str, Progress], None]
     attempt: int
 
-    def prepare(self, own: Ownership) -> list[Running]:
+    def prepare(self, own: Ownership, only: Mapping[str, int] | None = None) -> list[Running]:
         """Prepare the queries, in the order of their definition. None starts if one cannot be prepared.
 
         They are prepared in parallel, because each waits for Kafka and file systems. Decisions and a rescale change the
@@ -64,6 +64,7 @@ class Preparation:
 
         Args:
             own: The job's causal log, as claimed.
+            only: Query → its last epoch: the other queries are not prepared; None: all are, without an end.
 
         Raises:
             ClonosError: A query cannot continue.
@@ -71,11 +72,15 @@ class Preparation:
         rescales = self.job.spec.spec.shuffle_partitions is not None
         rescales = rescales or any(plan.rescaled_to for _, plan in own.state.plans.values())
         decides = self.options.accept_new_code or bool(self.options.resolutions)
-        queries = self.context.queries
-        if len(queries) == 1 or rescales or decides:
-            return [self._prepare(query, own) for query in queries]
-        with ThreadPoolExecutor(len(queries), "clonos-query") as pool:
-            return list(pool.map(lambda query: self._prepare(query, own), queries))
+        queries = [query for query in self.context.queries if only is None or query.name in only]
+        if len(queries) <= 1 or rescales or decides:
+            prepared = [self._prepare(query, own) for query in queries]
+        else:
+            with ThreadPoolExecutor(len(queries), "clonos-query") as pool:
+                prepared = list(pool.map(lambda query: self._prepare(query, own), queries))
+        for running in prepared:
+            running.runner.last_epoch = only[running.query.name] if only is not None else None
+        return prepared
 
     def _prepare(self, query: Query, own: Ownership) -> Running:
         checkpoint, spark = self.directory(query), self.context.spark

@@ -191,6 +191,13 @@ class Running:
         self.stop_gracefully()
         self._finished = not self._failed()  # the next epoch may have started in the meantime
 
+    def finish_after_last(self) -> None:
+        """Stop the query if it has finished the last epoch that it may run; otherwise do nothing."""
+        if self.done or self.runner.last_epoch is None or not self.runner.stopping or self._failed():
+            return
+        self.stop_gracefully()
+        self._finished = not self._failed()
+
     def _failed(self) -> bool:
         return self.runner.failure is not None and not isinstance(self.runner.failure, NotStarted)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clonos.errors.base import ClonosError
 
 
@@ -21,6 +23,10 @@ class CheckpointMismatch(ConsistencyError):
     hint_default = (
         "undo the change until the epoch is committed, then run the job again; for code: the message names the command."
     )
+
+    def __init__(self, what: str, *, kept: str = "", hint: str = "", codes: Sequence[str] = ()) -> None:
+        super().__init__(what, kept=kept, hint=hint)
+        self.codes = tuple(codes)  # hashes of the codes that planned the epochs in doubt; empty: code is not the cause
 
 
 class CheckpointForeign(CheckpointMismatch):

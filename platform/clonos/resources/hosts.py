@@ -114,6 +114,21 @@ class RunRestartPolicy(Resource):
     earlier_failures: int = 0
 
 
+class NextRun(Resource):
+    """How the job continues after a run that could not replay the epochs in doubt of other versions, or finished its
+    own.
+
+    Attributes:
+        version: Version of the next run.
+        finish_for: As in `RunSpec`, like `finished` and `accept_unpublished`.
+    """
+
+    version: int
+    finish_for: int = 0
+    finished: list[int] = Field(default_factory=list)
+    accept_unpublished: bool = False
+
+
 class RunSpec(Resource):
     """Specification of a run: the job, its code, and the desired state of its driver on a host.
 
@@ -129,6 +144,11 @@ class RunSpec(Resource):
         accept_new_code: Replay epochs that another version left in doubt with this version, because the user decided
             so, or because the job is rolled back to it.
         resolutions: The user's decisions about epochs in doubt.
+        finish_for: Above 0: the run only finishes the epochs in doubt that its version planned; the job then continues
+            with version `finish_for`.
+        finished: Versions that have had such a run since the job's start.
+        accept_unpublished: As `accept_new_code`, for epochs in doubt without any published output.
+        next: The run that follows this one, which has ended; None: a run that replaces this one is like it.
         owner: Subject that created the job: the job gets this subject's secrets only.
         folder_owners: Further subjects whose checkpoints and savepoints the run may open: earlier owners of the name,
             and the owner of the savepoint that it restores.
@@ -161,6 +181,10 @@ class RunSpec(Resource):
     standby: bool = False
     accept_new_code: bool = False
     resolutions: list[ResolveRequest] = Field(default_factory=list)
+    finish_for: int = 0
+    finished: list[int] = Field(default_factory=list)
+    accept_unpublished: bool = False
+    next: NextRun | None = None
     cluster: ClusterSpec | None = None
 
 

@@ -67,6 +67,7 @@ class Failure(Resource):
         stack: Stack trace of the error's cause, if it has a cause; bounded.
         kept: What was kept safe.
         hint: What to do next.
+        codes: For ``checkpoint-mismatch``: hashes of the codes that planned the epochs in doubt.
     """
 
     error: str
@@ -77,6 +78,7 @@ class Failure(Resource):
     retry: bool = False
     at: Moment | None = None
     stack: Bounded = ""
+    codes: list[str] = Field(default_factory=list)
 
 
 class StartFrom(Resource):

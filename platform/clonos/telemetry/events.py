@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from clonos.errors import ClonosError
+from clonos.errors import CheckpointMismatch, ClonosError
 from clonos.telemetry.event_text import level_of
 
 Emit = Callable[..., None]
@@ -101,7 +101,9 @@ def as_line(event: Event) -> str:
 
 def error_fields(error: ClonosError) -> Event:
     """Fields of an event that reports `error`: slug, ``what``, ``kept``, ``hint``; ``stack`` if it has a cause."""
-    fields = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
+    fields: Event = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
+    if isinstance(error, CheckpointMismatch) and error.codes:
+        fields["codes"] = list(error.codes)
     cause = error.__cause__
     seen = {id(error)}  # `raise error from error` makes a circle
     # RestartsExhausted wraps the error that wraps the original exception

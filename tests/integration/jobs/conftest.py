@@ -76,6 +76,8 @@ class InProcess:
             stop_timeout_s=spec.pop("stop_timeout_s", None),
             request_key=spec.pop("request_key", ""),
             accept_new_code=spec.pop("accept_new_code", False),
+            accept_unpublished=spec.pop("accept_unpublished", False),
+            finish_in_doubt=spec.pop("finish_in_doubt", False),
             resolutions=tuple(map(RequestedResolution.parse, spec.pop("resolve", ()))),
         )
         body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})

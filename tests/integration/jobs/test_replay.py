@@ -308,6 +308,69 @@ def test_changed_code_in_doubt_is_refused_until_accepted(
     run_job(plain_job(source, out), name, code="newer")  # no epoch is in doubt: code may change
 
 
+def test_two_codes_finish_their_own_epochs_in_doubt(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any
+) -> None:
+    """No code may replay both epochs; one after the other finishes its own, and publishes nothing else."""
+    of_a, of_b, first, second = (make_topic(1, topic) for topic in ("a", "b", "out-a", "out-b"))
+
+    def define(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(of_b).select("value"), topic=second, name="b")
+        # It starts after b, whose output it reads: it has begun nothing when b fails.
+        ctx.sink(ctx.source([of_a, second]).where(F.col("topic") == of_a).select("value"), topic=first, name="a")
+
+    def read(topic: str) -> Counter[str]:
+        return Counter(str(message.value(), "utf-8") for message in read_committed(kafka, topic))
+
+    sent_a = feed(kafka, of_a, 1, 10)
+    fail_at("plan-committed,query=a")
+    with pytest.raises(RestartsExhausted):
+        run_job(define, name, code="old", restart_policy={"attempts": 0})
+    sent_b = feed(kafka, of_b, 1, 10)
+    with pytest.raises(CheckpointMismatch, match="epoch 0 of a was in doubt") as refused:
+        run_job(define, name, code="new")
+    (old,) = refused.value.codes
+    assert (read(first), read(second)) == (Counter(), Counter()), "b began no epoch that would be in doubt now"
+    fail_at("plan-committed,query=b")
+    with pytest.raises(RestartsExhausted):
+        run_job(define, name, code="new", resolve=["a:0=new-code"], restart_policy={"attempts": 0})
+
+    with pytest.raises(CheckpointMismatch, match="epoch 0 of b and epoch 0 of a were in doubt") as refused:
+        run_job(define, name, code="newer")
+    assert len(refused.value.codes) == 2
+    assert refused.value.codes[1] == old
+    assert "--finish-in-doubt` with the old files, once for each version" in refused.value.hint
+    sent_a += feed(kafka, of_a, 1, 5, start=10)
+    sent_b += feed(kafka, of_b, 1, 5, start=10)
+    run_job(define, name, code="old", finish_in_doubt=True)
+    assert (read(first).total(), read(second).total()) == (10, 0)
+    run_job(define, name, code="new", finish_in_doubt=True)
+    assert (read(first).total(), read(second).total()) == (10, 10)
+    run_job(define, name, code="newer")
+    assert (read(first), read(second)) == (sent_a, sent_b)
+
+
+def test_other_code_computes_an_epoch_without_published_output(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any
+) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 1, 10)
+    fail_at("plan-committed")
+    with pytest.raises(RestartsExhausted):
+        run_job(plain_job(source, out), name, code="old", restart_policy={"attempts": 0})
+    run_job(plain_job(source, out), name, code="new", accept_unpublished=True)
+    assert words(kafka, out) == sent
+    sent += feed(kafka, source, 1, 10, start=10)
+    fail_at("lane-committed")
+    with pytest.raises(RestartsExhausted):
+        run_job(plain_job(source, out), name, code="new", restart_policy={"attempts": 0})
+    with pytest.raises(CheckpointMismatch, match="code changed"):
+        run_job(plain_job(source, out), name, code="newer", accept_unpublished=True)
+    run_job(plain_job(source, out), name, code="new", finish_in_doubt=True)
+    run_job(plain_job(source, out), name, code="newer")
+    assert words(kafka, out) == sent
+
+
 @pytest.mark.turn
 @pytest.mark.parametrize("lanes", ["driver", "partition"])
 def test_older_checkpoint_replays_its_plans_and_is_refused_once_they_are_gone(

@@ -34,7 +34,7 @@ from clonos_api.reconcile.decisions import (
 )
 from clonos_api.reconcile.facts import JobFacts, RunFacts, StandbyFacts
 from clonos_api.reconcile.placement import Fleet, Placement, has_room, place
-from clonos_api.reconcile.states import failures, stopping
+from clonos_api.reconcile.states import failures, in_doubt, stopping
 
 # Failures of a job whose driver waits.
 _OUTAGES = frozenset({BrokerUnavailable.slug, CheckpointUnavailable.slug, RegistryUnavailable.slug})
@@ -120,6 +120,8 @@ def _until_running(
         return [*claim, *_driver_ended(job, run, fleet)]
     if not fleet.alive(run.host):
         return _host_lost(job, run, fleet)
+    if run.running and run.finish_for:
+        return claim or ([SetDeadline(None, job.failure)] if job.deadline is not None else [])
     if run.running:
         return [*claim, Transition(JobState.RUNNING)]
     return claim or _wait(job, run, now, within_s, late)
@@ -191,6 +193,8 @@ def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
     """The driver ended, and its agent starts no other."""
     if run.finished:
         return [Transition(JobState.FINISHED)]
+    if (continued := in_doubt.decide(job, run)) is not None:
+        return continued
     failure = failures.driver_ended(run)
     superseded = failure.error == Superseded.slug
     standby = _standby_for(job, run, fleet) if job.self_promotion and superseded else None
@@ -202,7 +206,7 @@ def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
         # a driver of this job on an unreachable host claimed the log: the job has not failed. A new run fences it.
         recover = _recover(job, failure)
         return [UpdateRun(run.id, "ABSENT"), BeginRecovery(run.id, "host-lost", failure), *recover]
-    return [Transition(JobState.FAILED, failure=failure)]
+    return [Transition(JobState.FAILED, failure=in_doubt.explained(job, run, failure))]
 
 
 def _adopt_self_promoted(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> list[Decision]:
@@ -263,7 +267,7 @@ def _standby_for(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> StandbyFa
     changed specification counts from the next start. A standby on another host is preferred: the host of the driver may
     be the cause of the failure.
     """
-    if job.start_from or job.resolutions:
+    if job.start_from or job.resolutions or (run is not None and (run.finish_for or run.continued)):
         return None
     ready = [
         standby

@@ -1,0 +1,125 @@
+"""The epochs in doubt of a job at its start: which code planned them, and which code finishes them.
+
+An epoch in doubt is replayed by the code that planned it. Of several codes each finishes its own epochs, in runs that
+end then (`RunOptions.finish_in_doubt`). An epoch without published output may be computed by other code, if its own
+code cannot finish it (`RunOptions.accept_unpublished`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from clonos.driver.code_identity import changed_parts
+from clonos.errors import CheckpointMismatch
+from clonos.log.claiming import Ownership
+from clonos.resolve_command import new_code_command
+
+
+@dataclass(frozen=True)
+class EpochInDoubt:
+    """An epoch that the log holds a plan of, and that Spark's checkpoint has not committed.
+
+    Attributes:
+        query: The query, which has the name of its sink.
+        epoch: Spark's batch id.
+        code: Hash of the code that planned it.
+        published: Whether readers may have output of it.
+    """
+
+    query: str
+    epoch: int
+    code: str
+    published: bool
+
+    def __str__(self) -> str:
+        """For messages: ``epoch 12 of output``."""
+        return f"epoch {self.epoch} of {self.query}"
+
+
+def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], queries: Iterable[str]) -> list[EpochInDoubt]:
+    """The epochs in doubt, without rescales, which compute nothing.
+
+    Args:
+        own: The claimed log.
+        committed: Query → the newest epoch that Spark's checkpoint has committed.
+        queries: The job's queries.
+    """
+    found = []
+    for query in queries:
+        for epoch in own.state.plans_beyond(query, committed.get(query, -1)):
+            plan = own.state.plan(query, epoch)
+            if plan is None or plan.rescaled_to:
+                continue
+            published = (
+                epoch <= own.state.committed.get(query, -1)
+                or plan.delivery == "at-least-once"
+                or any(_is_of(own, partition, query, epoch) for partition in plan.log_partitions)
+            )
+            found.append(EpochInDoubt(query, epoch, plan.code, published))
+    return found
+
+
+def of_other_code(
+    own: Ownership, epochs: Iterable[EpochInDoubt], code: str, requested: Collection[tuple[str, int]]
+) -> list[EpochInDoubt]:
+    """Those of `epochs` that `code` may not replay: other code planned them, and no decision is recorded or requested.
+
+    Args:
+        own: The claimed log.
+        epochs: Epochs in doubt.
+        code: Hash of the job's code.
+        requested: Query and epoch of each decision that this start requests.
+    """
+
+    def is_decided(epoch: EpochInDoubt) -> bool:
+        decided = own.state.resolutions.get((epoch.query, epoch.epoch))
+        return (epoch.query, epoch.epoch) in requested or (decided is not None and decided.code == code)
+
+    return [epoch for epoch in epochs if epoch.code != code and not is_decided(epoch)]
+
+
+def last_own(epochs: Iterable[EpochInDoubt], code: str) -> dict[str, int]:
+    """Query → the newest of the epochs in doubt that `code` finishes: those before the first one of other code."""
+    last: dict[str, int] = {}
+    ended = set[str]()
+    for epoch in epochs:
+        if epoch.code != code:
+            ended.add(epoch.query)
+        elif epoch.query not in ended:
+            last[epoch.query] = epoch.epoch
+    return last
+
+
+def code_changed(
+    job: str, epochs: list[EpochInDoubt], code: str, codes: Mapping[str, Mapping[str, str]]
+) -> CheckpointMismatch:
+    """The error about epochs in doubt that other code planned.
+
+    Args:
+        job: Name of the job.
+        epochs: The epochs, at least one.
+        code: Hash of the job's code.
+        codes: Hash of a code → its parts.
+    """
+    planned_by = list(dict.fromkeys(epoch.code for epoch in epochs))
+    changed = [changed_parts(codes.get(planned, {}), codes.get(code, {})) for planned in planned_by]
+    parts = "; ".join(dict.fromkeys(filter(None, changed)))
+    several = len(epochs) > 1
+    return CheckpointMismatch(
+        f"The job's code changed while {' and '.join(map(str, epochs))} {'were' if several else 'was'} in doubt"
+        f"{parts and f': {parts}'}.",
+        hint=f"let the old code finish {'them' if several else 'it'}: `clonos run … --finish-in-doubt` with the old "
+        f"files{', once for each version of them' if len(planned_by) > 1 else ''}; or accept the new code for all "
+        f"epochs in doubt: {new_code_command(job)}.",
+        codes=planned_by,
+    )
+
+
+def _is_of(own: Ownership, partition: int, query: str, epoch: int) -> bool:
+    marker = own.markers.get(partition)
+    return (
+        marker is not None
+        and (marker.query, marker.epoch) == (query, epoch)
+        and marker.owner.lineage == own.owner.lineage
+    )
