@@ -152,8 +152,10 @@ async def _update_job(
 
 
 async def _with_way_back(session: AsyncSession, job: JobRow, failure: Failure) -> Failure:
-    """The failure of a job's code, with the command that returns to the version that worked before."""
+    """The failure of a job with the command that goes on: a start, or for code that failed the version before."""
     run = await session.get(RunRow, job.run) if job.run is not None else None
+    if failure.domain == "environment":
+        return failure.model_copy(update={"hint": f"{failure.hint} Then: `clonos job start {job.name}`.".strip()})
     if run is None or failure.domain != "user":
         return failure
     version = await jobs.worked(session, job, but=run.order["version"])

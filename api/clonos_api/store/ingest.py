@@ -439,7 +439,7 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
     graph = parse(event["queries"]) if "queries" in event else None
     state.queries, state.returned = sorted(graph or ()), []
     state.reports_ready, state.ready, state.empty = bool(event.get("reports_ready")), {}, []
-    state.code = _short(str(event.get("code", "")))
+    state.code = str(event.get("code", ""))[:64]
     failed_at = state.marks.get("failed")
     cause: Literal["start", "restart", "crash"] | None = None
     if before:

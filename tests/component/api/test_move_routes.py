@@ -362,3 +362,38 @@ def test_two_versions_are_compared_in_code_and_specification(job: ScriptedJob) -
     same = job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 2, "after": 3}).json()
     assert (same["code"], bool(same["spec"])) == ([], True)
     assert job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 9}).status_code == 404
+
+
+def test_an_epoch_in_doubt_is_finished_by_the_version_that_planned_it(job: ScriptedJob) -> None:
+    def claims(host: str, run: str, generation: int, code: str) -> None:
+        common = {"job": job.name, "generation": generation, "at": time.time()}
+        job.hosts[host].push_events(run, {**common, "event": "claimed", "lineage": 1, "lanes": 1, "code": code})
+
+    host, order = job.await_order(standby=False)
+    first = order["run"]
+    claims(host, first, 1, "one")
+    outage = {"error": "sink-topic-deleted", "what": "It was deleted.", "domain": "environment", "retry": False}
+    job.report(host, first, "EXITED", "FAILED", exit_code=39, final=True, failure=outage)
+    failed = job.await_job(state="FAILED")
+    assert f"Then: `clonos job start {job.name}`" in failed["failure"]["hint"]
+    change_code(job)
+    assert job.client.post(f"/jobs/{job.name}/start").status_code == 202
+    host, order = job.await_order(standby=False, but=first)
+    refusing = order["run"]
+    assert (order["version"], order["finish_for"]) == (2, 0)
+    claims(host, refusing, 2, "two")
+    mismatch = {"error": "checkpoint-mismatch", "what": "changed", "domain": "consistency", "codes": ["one"]}
+    job.report(host, refusing, "EXITED", "FAILED", exit_code=51, final=True, failure=mismatch)
+
+    host, order = job.await_order(standby=False, but=refusing)
+    finishing = order["run"]
+    assert (order["version"], order["finish_for"], order["finished"]) == (1, 2, [1])
+    claims(host, finishing, 3, "one")
+    job.report(host, finishing, "RUNNING", "RUNNING")
+    assert job.fetch()["state"] == "STARTING", "the job's version does not run yet"
+    job.report(host, finishing, "EXITED", "FINISHED", exit_code=0, final=True)
+
+    host, order = job.await_order(standby=False, but=finishing)
+    assert (order["version"], order["finish_for"], order["finished"]) == (2, 0, [1])
+    job.start_driver(host, order["run"], 4)
+    assert job.await_job(state="RUNNING")["observed_version"] == 2

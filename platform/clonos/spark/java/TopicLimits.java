@@ -55,13 +55,16 @@ final class TopicLimits {
       }
       if (topic.equals(defaultTopic)) {
         throw new CarriedError(
-            "SinkTopicDeleted", "The sink topic '" + topic + "' existed when the job started, and was deleted.", "", "");
+            "SinkTopicDeleted",
+            "The sink topic '" + topic + "' existed when the job started, and was deleted.",
+            "",
+            "create it again: `clonos kafka create " + topic + "`; the job continues with the first unpublished epoch.");
       }
       throw new CarriedError(
           "TopicMissing",
           "The sink topic '" + topic + "' does not exist.",
           "the record was not published; its epoch is replayed when the job runs again.",
-          "create it, or fix the column 'topic'.");
+          "create it: `clonos kafka create " + topic + "`, or fix the name in the job.");
     }
   }
 
