@@ -192,5 +192,3 @@ def _change(
         begin(jobs.start, starts=True)
     else:
         echo(f"{name} is {current.state}. Start it: clonos job start {name}")
-        if current.state == "FAILED":
-            echo(f"If an epoch is in doubt, which needs the new code: clonos job resolve {name} --new-code")

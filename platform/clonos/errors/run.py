@@ -86,8 +86,8 @@ class StopTimedOut(ClonosError):
     exit_code = 79
     kept_default = "published records are unchanged; the next start replays the epoch, with the same code."
     hint_default = (
-        "start the job again, and allow the next stop more time. A changed version is refused until the epoch is "
-        "finished, unless you accept the new code for it with `clonos job resolve JOB --new-code`."
+        "start the job again, and allow the next stop more time. If a changed version starts, the version that planned "
+        "the epoch finishes it first."
     )
 
 

@@ -46,8 +46,8 @@ class JobCodeError(UserError):
     exit_code = 14
     kept_default = "the epoch was not published; it is replayed when the job runs again."
     hint_default = (
-        "fix the job's code and run it again; --accept-new-code (`clonos job resolve JOB --new-code` on the "
-        "platform) replays epochs in doubt with the new code."
+        "fix the job's code and run it again: `clonos apply PATH`, or `clonos run … --accept-unpublished`. Epochs in "
+        "doubt without published output are replayed with the new code."
     )
 
 
@@ -116,7 +116,7 @@ class PoisonRecord(UserError):
     kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
         "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode; "
-        "then --accept-new-code (`clonos job resolve JOB --new-code` on the platform) replays epochs in doubt with it."
+        "then `clonos apply PATH`, or `clonos run … --accept-unpublished`, replays the epoch with it."
     )
 
 
