@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.kafka import SEQUENTIAL, client_config
+from clonos.log.control import known_control
 from clonos.resources.jobs import Failure
 from clonos.testing.harness import PlatformJob, Stack, read_committed
 
@@ -68,11 +69,23 @@ class Cards(PlatformJob):
 
     def feed(self, count: int = 10) -> None:
         """Send the same new records to both sources."""
-        for number in range(self.sent.total(), self.sent.total() + count):
-            for topic in ("payments", "clicks"):
-                self._producer.produce(topic, str(number), "k")
+        self.send("clicks", self.send("payments", range(self.sent.total(), self.sent.total() + count)))
+
+    def send(self, topic: str, numbers: range) -> range:
+        """Send these records to one source; readers of both outputs will see them."""
+        for number in numbers:
+            self._producer.produce(topic, str(number), "k")
             self.sent[str(number)] = 1
         assert self._producer.flush(30) == 0
+        return numbers
+
+    def codes_in_doubt(self) -> dict[str, str]:
+        """Query → hash of the code that planned its epoch in doubt."""
+        state = known_control(self.stack.kafka, self.name)
+        assert state is not None
+        newest = {query: (state.newest_plan(query), state.committed.get(query, -1)) for query in ("scored", "minutes")}
+        plans = {query: state.plan(query, planned) for query, (planned, done) in newest.items() if planned > done}
+        return {query: plan.code for query, plan in plans.items() if plan is not None}
 
     @contextlib.contextmanager
     def feeding(self) -> Iterator[None]:
@@ -155,20 +168,23 @@ def test_a_bad_version_is_left_by_the_commands_that_the_messages_name(stack: Sta
     # A sink topic is deleted: the job fails with an epoch in doubt.
     before = job.read("scored")
     job.delete("scored")
-    job.feed()
+    numbers = job.send("payments", range(job.sent.total(), job.sent.total() + 10))
     failure = job.await_failure()
     stack.cli(*job.named(failure.hint, "kafka", "create"))
     assert job.named(failure.hint, "job", "start") == ["job", "start", "cards"]
 
     # A mistake: the bad version is stored, and accepted for that epoch. It fails in an epoch of scored, while one of
     # minutes is in progress: two queries are in doubt, under two versions.
-    job.feed()
+    job.send("clicks", numbers)
     stack.cli("apply", bad, "--no-start")
     epoch = str(job.newest_epoch("scored") + 1)
     refused = stack.run("job", "resolve", "cards", "--query", "scored", "--epoch", epoch, "--new-code", "--yes")
     assert refused.returncode != 0, "a start that fails seconds later is no success"
     failure = job.await_failure()
     assert failure.error == "job-code-failed", failure
+    codes = job.codes_in_doubt()
+    assert codes.keys() == {"scored", "minutes"}
+    assert len(set(codes.values())) == 2, "neither version planned both"
 
     # The way back, as the message says.
     stack.cli(*job.named(failure.hint, "job", "rollback"))
