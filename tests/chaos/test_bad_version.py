@@ -89,7 +89,7 @@ class Cards(PlatformJob):
 
     @contextlib.contextmanager
     def feeding(self) -> Iterator[None]:
-        """Feed two records a second meanwhile."""
+        """Feed two records a second in the background."""
         stopping = threading.Event()
 
         def feed() -> None:

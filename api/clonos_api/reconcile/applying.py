@@ -152,7 +152,7 @@ async def _update_job(
 
 
 async def _with_way_back(session: AsyncSession, job: JobRow, failure: Failure) -> Failure:
-    """The failure of a job with the command that goes on: a start, or for code that failed the version before."""
+    """The failure of a job with the command that continues: a start, or for code that failed the version before."""
     run = await session.get(RunRow, job.run) if job.run is not None else None
     if failure.domain == "environment":
         return failure.model_copy(update={"hint": f"{failure.hint} Then: `clonos job start {job.name}`.".strip()})

@@ -439,8 +439,7 @@ class Driver:
         try:
             self._to(DriverState.RECONCILING)
             self._checkpoint_owner.write(own.owner.lineage)
-            if not self._options.finish_in_doubt:
-                self._check_continuity(own)
+            self._check_continuity(own)
             self._pin(own)
             running = self._preparation().prepare(own, self._divide_in_doubt(own))
             order = StartOrder(running, self._graph, cold=prepared is None and not restart)
@@ -461,8 +460,9 @@ class Driver:
     def _check_continuity(self, own: Ownership) -> None:
         """Refuse a job whose sinks or source topics are not those that the log knows."""
         sinks = [query.name for query in self._context.queries]
-        for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
-            self._events.emit("sink-added", query=name)
+        if not self._options.finish_in_doubt:  # another version may have other sinks: it continues the job
+            for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
+                self._events.emit("sink-added", query=name)
         now = self._topic_ids.of(self._positions.topics())
         check_source_topics(own.state.topic_ids, now, job=self._job.spec.name)
 
@@ -637,8 +637,9 @@ class Driver:
             if self._job.spec.spec.trigger.available_now:
                 for running in queries:
                     running.finish_if_idle()
-            for running in queries:
-                running.finish_after_last()
+            if self._options.finish_in_doubt:
+                for running in queries:
+                    running.finish_after_last()
             # Checked before the failures: a query that fails in between is handled in the next round.
             done = all(running.done for running in queries)
             for running in queries:
