@@ -120,7 +120,9 @@ class NextRun(Resource):
 
     Attributes:
         version: Version of the next run.
-        finish_for: As in `RunSpec`, like `finished` and `accept_unpublished`.
+        finish_for: As in `RunSpec`.
+        finished: As in `RunSpec`.
+        accept_unpublished: As in `RunSpec`.
     """
 
     version: int
