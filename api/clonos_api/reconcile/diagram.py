@@ -19,7 +19,7 @@ States in bold have [deadlines](control-plane.md#job-states).
 
 A *new start* clears the previous run and the stop request, and satisfies a pending restart request.
 It runs the job's version: the newest, unless its upgrade failed or `clonos job rollback` chose another. While other
-versions finish their epochs in doubt ([ADR 51](adr/0051-versions-finish-their-epochs.md)), the job stays STARTING or
+versions finish their epochs in doubt ([ADR 57](adr/0057-versions-finish-their-epochs.md)), the job stays STARTING or
 RECOVERING.
 
 """
