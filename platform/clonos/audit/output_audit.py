@@ -6,14 +6,16 @@ epoch ends. The auditor therefore compares the state of the output at several mo
 each committed epoch. Two snapshots that have the same distance from two epochs prove all epochs between these: a record
 that was published twice, or not at all, or with other content, would change the distance.
 
-If neither the log nor the output was truncated, the beginning of both is the first such pair.
+If neither the log nor the output was truncated, the beginning of both is the first such pair. For a job at rest with a
+truncated log, the output itself shows earlier moments: each transaction leaves a gap in the offsets of its partitions.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from clonos.audit.committed_epochs import CommittedEpoch, CommittedEpochs
@@ -22,6 +24,7 @@ from clonos.audit.visible_output import OnRead, VisibleOutput
 from clonos.settings import KafkaSettings
 
 _PAUSE_S: Final = 0.2
+_MISFIT: Final = "Of earlier epochs, no moment of the output fits: it has other records, or transactions overlapped."
 _GRACE_S: Final = 10.0  # after the observation, for a snapshot between two epochs
 
 
@@ -105,6 +108,7 @@ def audit_output(
 def _observe(log: CommittedEpochs, output: VisibleOutput, seconds: float) -> OutputAudit:
     snapshots = [Sum()] if output.complete else []
     deadline = time.monotonic() + seconds
+    misfit = ""
     while True:
         snapshots.append(output.snapshot())
         log.update()
@@ -112,10 +116,17 @@ def _observe(log: CommittedEpochs, output: VisibleOutput, seconds: float) -> Out
         whole = log.complete and output.complete
         if whole or late:
             fit = _fit(log.epochs, snapshots, whole=whole)
+            if not whole and not _span(fit.epochs):  # a job at rest: what its output was before
+                sums = [after.total.minus(before.total) for before, after in itertools.pairwise(log.epochs)]
+                earlier = output.earlier(reversed(sums))
+                fit = _fit(log.epochs, [*earlier.sums, *snapshots], whole=whole)
+                if _span(fit.epochs) and not earlier.fits:
+                    misfit = _MISFIT
             # The newest snapshot may be in the middle of an epoch: then another one is taken.
             if fit.newest or time.monotonic() > deadline + _GRACE_S:
                 log.give_up()
-                return _result(log, output.topics, snapshots, fit, whole=whole)
+                result = _result(log, output.topics, snapshots, fit, whole=whole)
+                return replace(result, reason=result.reason or misfit)
         time.sleep(_PAUSE_S)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -15,9 +16,23 @@ from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
 _TIMEOUT_S: Final = 20.0
+_MOST_RUNS: Final = 1000  # for each partition; a log keeps a few hundred epochs
+_MOST_TRIED: Final = 20_000  # combinations of partitions for one transaction
 
 # Called with the number of records that were read so far, and of those to read.
 OnRead = Callable[[int, int], None]
+
+
+class Earlier(NamedTuple):
+    """The sums of an output before its last transactions.
+
+    Attributes:
+        sums: The oldest first, up to the first transaction that is not found.
+        fits: Whether that is all, or what is left of the output has fewer records than that transaction.
+    """
+
+    sums: list[Sum]
+    fits: bool
 
 
 class VisibleOutput:
@@ -45,6 +60,9 @@ class VisibleOutput:
         self._positions: dict[tuple[str, int], int] = {}
         self._first = 0  # sum of the partitions' first offsets
         self._sum = Sum()
+        # Partition → sums of records without a gap in their offsets. Each transaction ends with a gap.
+        self._runs: dict[tuple[str, int], deque[Sum]] = {}
+        self._read_up_to: dict[tuple[str, int], int] = {}
         self.complete = True
         for topic, partition in self._partitions():
             low, _ = self._bounds(topic, partition)
@@ -103,12 +121,58 @@ class VisibleOutput:
         if end is None:
             return
         if error is None and offset < end:
-            self._sum = self._sum.plus(Sum(1, content_hash(message)))
+            record = Sum(1, content_hash(message))
+            self._sum = self._sum.plus(record)
+            runs = self._runs.setdefault(place, deque(maxlen=_MOST_RUNS))
+            if runs and self._read_up_to.get(place) == offset:
+                runs[-1] = runs[-1].plus(record)
+            else:
+                runs.append(record)
+            self._read_up_to[place] = offset + 1
         self._positions[place] = min(end, offset if error is not None else offset + 1)
         if self._positions[place] >= end:
             self._positions[place] = end
             del due[place]
 
+    def earlier(self, published: Iterable[Sum]) -> Earlier:
+        """The sums of the output before its last transactions, each of which published one of these sums.
+
+        The records of a transaction are the last run of some partitions, unless transactions overlapped. So this finds
+        nothing for lanes that tasks publish.
+
+        Args:
+            published: The sums, the newest transaction's first.
+
+        """
+        runs = {place: list(sums) for place, sums in self._runs.items()}
+        now, found = self._sum, list[Sum]()
+        for transaction in published:
+            last = {place: sums[-1] for place, sums in runs.items() if sums}
+            places = _adding_up(list(last.items()), transaction, [_MOST_TRIED])
+            if places is None:
+                left = sum(run.records for sums in runs.values() for run in sums)
+                return Earlier(found, fits=left < transaction.records)
+            for place in places:
+                runs[place].pop()
+            now = now.minus(transaction)
+            found.insert(0, now)
+        return Earlier(found, fits=True)
+
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
+
+
+def _adding_up(
+    runs: Sequence[tuple[tuple[str, int], Sum]], wanted: Sum, left: list[int]
+) -> list[tuple[str, int]] | None:
+    """The partitions whose runs add up to `wanted`; None if there are none, or `left` attempts did not find them."""
+    if wanted == Sum():
+        return []
+    left[0] -= 1
+    for number, (place, run) in enumerate(runs):
+        if left[0] > 0 and run.records <= wanted.records:
+            rest = _adding_up(runs[number + 1 :], wanted.minus(run), left)
+            if rest is not None:
+                return [place, *rest]
+    return None

@@ -24,6 +24,7 @@ from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
+from clonos.driver.epochs import PlanRestored
 from clonos.driver.finished_topics import without
 from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, of_other_code
 from clonos.driver.job_graph import Graph, job_graph, published_topics
@@ -608,6 +609,19 @@ class Driver:
                 self._on_start(running.query.name, running.begin_offsets)
             running.start(self._job, self._wake)
 
+    def _replay_plan(self, queries: list[Running], running: Running, restored: PlanRestored) -> None:
+        """Start a query again that met a plan which its checkpoint lacks. No task has run, so the claim still holds: an
+        old checkpoint is replayed within one claim.
+        """
+        assert self._own is not None
+        running.stop()
+        self._events.emit("reconciled", query=running.query.name, done=restored.what)
+        again = self._preparation().prepare_query(running.query, self._own)
+        again.runner.finished = running.runner.finished
+        again.runner.last_epoch = running.runner.last_epoch
+        queries[queries.index(running)] = again
+        again.start(self._job, self._wake)
+
     def _watch(self, queries: list[Running], order: StartOrder) -> None:
         """Start the queries that are not due yet; wait until one fails, all are finished, or a stop is requested."""
         finished = 0
@@ -642,9 +656,12 @@ class Driver:
                     running.finish_after_last()
             # Checked before the failures: a query that fails in between is handled in the next round.
             done = all(running.done for running in queries)
-            for running in queries:
+            for running in list(queries):
                 try:
                     running.raise_failure()
+                except PlanRestored as restored:
+                    done = False
+                    self._replay_plan(queries, running, restored)
                 except ClonosError as error:
                     self._failing = running.query.name
                     if isinstance(error, SourceOffsetsExpired):

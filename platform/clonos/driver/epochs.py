@@ -428,7 +428,7 @@ class EpochRunner:
         epoch, name = plan.epoch, self._query.name
         if plan.offsets != entry:
             self._checkpoint.write_offsets(epoch, plan.offsets)
-            raise PlanRestored(f"offsets/{epoch} of {name} was not the log's plan.")
+            raise PlanRestored(f"restored offsets/{epoch} from the plan")
         accepted = self._resolution(epoch) is not None
         if plan.code != self._job.code and not accepted:
             in_doubt = EpochInDoubt(name, epoch, plan.code, published=True)

@@ -74,15 +74,16 @@ class Preparation:
         decides = self.options.accept_new_code or bool(self.options.resolutions)
         queries = [query for query in self.context.queries if only is None or query.name in only]
         if len(queries) <= 1 or rescales or decides:
-            prepared = [self._prepare(query, own) for query in queries]
+            prepared = [self.prepare_query(query, own) for query in queries]
         else:
             with ThreadPoolExecutor(len(queries), "clonos-query") as pool:
-                prepared = list(pool.map(lambda query: self._prepare(query, own), queries))
+                prepared = list(pool.map(lambda query: self.prepare_query(query, own), queries))
         for running in prepared:
             running.runner.last_epoch = only[running.query.name] if only is not None else None
         return prepared
 
-    def _prepare(self, query: Query, own: Ownership) -> Running:
+    def prepare_query(self, query: Query, own: Ownership) -> Running:
+        """Prepare one query, which must not run."""
         checkpoint, spark = self.directory(query), self.context.spark
         if self.options.accept_new_code:
             self._resolve_with_new_code(query, own)

@@ -7,7 +7,6 @@ import tempfile
 from typing import Final
 
 from clonos.carried_errors import texts_of, uncarry
-from clonos.driver.epochs import PlanRestored
 from clonos.errors import (
     CheckpointDamaged,
     CheckpointMismatch,
@@ -231,8 +230,6 @@ class RestartBudget:
         """
         if not error.retry or isinstance(error, JvmExited):  # only another process may help
             raise error
-        if isinstance(error, PlanRestored):
-            return 0.0  # no failure: the checkpoint now agrees with the log
         if isinstance(error, LateWorker) and self._late_workers < _MOST_LATE_WORKERS:
             self._late_workers += 1  # a busy host alone does not end a job
             return self._policy.max_backoff_ms / 1000

@@ -20,6 +20,7 @@ import clonos
 from clonos.driver.options import RunOptions
 from clonos.driver.topic_ids import topic_ids
 from clonos.errors import (
+    CausalLogDamaged,
     CheckpointMismatch,
     ReplayDivergence,
     RestartsExhausted,
@@ -236,6 +237,33 @@ def test_a_sink_topic_that_is_created_again_while_the_job_runs_is_reported(
     known = known_control(kafka, name)
     assert known is not None
     assert known.topic_ids[out] == topic_ids(kafka, [out])[out]
+
+
+def test_a_log_topic_that_is_deleted_while_the_job_runs(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    feed: Feed,
+    running: Callable[[JobFunction], DriverThread],
+) -> None:
+    """The job stops at once, although it is idle, and no driver creates the topic again."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    sent = feed(source, 1, 10)
+    thread = running(copy(source, out=out))
+    thread.await_(lambda: copied(kafka, out) == sent, "the records are published")
+    admin, log = AdminClient(client_config(kafka)), log_topic(name)
+    admin.delete_topics([log])[log].result(60)
+    thread.join()
+    assert isinstance(thread.failure, CausalLogDamaged), thread.failure
+    assert log in thread.failure.what
+    assert [event for event in thread.events if event["event"] in {"superseded", "restart", "waiting"}] == []
+    sent += feed(source, 1, 5, start=10)
+    with pytest.raises(CausalLogDamaged, match="the topic of the causal log"):
+        run_job(copy(source, out=out), name)
+    assert log not in admin.list_topics(timeout=60).topics
+    run_job(copy(source, out=out), name, new_lineage=True)
+    assert copied(kafka, out) == sent
 
 
 @pytest.mark.turn

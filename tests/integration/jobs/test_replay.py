@@ -188,6 +188,20 @@ def test_audit_catches_raw_random(
     assert contradicted == {0}, "no other lane was published on top of the contradiction"
 
 
+@pytest.mark.parametrize("point", ["lane-committed", pytest.param("epoch-committed", marks=pytest.mark.turn)])
+def test_audit_of_the_drivers_lane_catches_raw_random(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, fail_at: Any, point: str
+) -> None:
+    """The replay of the whole epoch has as many records as the published one, and others."""
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    (tmp_path / "flag").touch()  # no worker is lost
+    feed(kafka, source, 3, 12)
+    fail_at(point)
+    with pytest.raises(ReplayDivergence, match="differs from the published lanes"):
+        run_job(job_with(raw, source, out, tmp_path / "flag"), name)
+    assert len(published(kafka, out)) == 12
+
+
 class NoDedupSink(KafkaSink):
     """A mutant: it publishes every lane of every attempt, as a sink without markers would."""
 
@@ -270,6 +284,33 @@ def test_lost_offset_entry_is_restored_from_the_plan(
     assert words(kafka, out) == sent
     assert (offsets / "0").read_text() == planned
     assert any("restored offsets/0" in event["done"] for event in run_job.events_of("reconciled"))
+
+
+def test_each_epoch_of_an_older_checkpoint_is_that_of_its_plan_within_one_claim(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The log has the plans of three epochs, the checkpoint none of them, and Spark would now read other ranges."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+
+    def limited(rate: int) -> Callable[[JobContext], None]:
+        def job(ctx: JobContext) -> None:
+            value = F.to_json(F.struct(F.col("value").cast("string").alias("word"))).alias("value")
+            ctx.sink(ctx.source(source, max_per_epoch=rate).select(value), topic=out, name="out")
+
+        return job
+
+    sent = feed(kafka, source, 1, 12)
+    run_job(limited(4), name)
+    claims = len(run_job.events_of("claimed"))
+    feed(kafka, source, 1, 5, start=12)
+    run_job(limited(5), name, checkpoint="older")
+    assert len(run_job.events_of("claimed")) == claims + 1
+    assert run_job.events_of("restart") == []
+    reconciled = [event["done"] for event in run_job.events_of("reconciled")]
+    assert [text for text in reconciled if "from the plan" in text] == [
+        f"restored offsets/{epoch} from the plan" for epoch in range(3)
+    ]
+    assert words(kafka, out) == sent + Counter(f"{chr(97 + i % 5)}{i}" for i in range(12, 17))
 
 
 def test_foreign_offset_entry_yields_to_the_plan(

@@ -28,7 +28,7 @@ from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.control import lane_id
-from clonos.log.reading import Tail
+from clonos.log.reading import LogReader, Tail
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer
@@ -325,6 +325,29 @@ def test_the_last_failed_attempt_leaves_no_open_transaction(
         run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
     assert read_committed(kafka, out) == []
+
+
+def test_a_driver_that_was_superseded_sends_no_row(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its producer is newer than the successor's claim: only the tail of the lane, which it reads first, shows that."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 10)
+
+    def publish(lanes: SpooledLane, lane: Lane, rows: SpooledRows) -> LaneReport:
+        claim(kafka, name)
+        lanes.discard()
+        return published(lanes, lane, rows)
+
+    published = SpooledLane._publish
+    monkeypatch.setattr(SpooledLane, "_publish", publish)
+    with pytest.raises(Superseded):
+        run_job(job(source, out, plain), name)
+    reader = LogReader(kafka, out)
+    try:
+        assert reader.bounds(0) == (0, 0), "not even rows of an aborted transaction are in the output"
+    finally:
+        reader.close()
 
 
 @pytest.mark.turn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from clonos.audit.committed_epochs import CommittedEpoch
 from clonos.audit.multiset import Sum
 from clonos.audit.output_audit import _fit, _reason
+from clonos.audit.visible_output import Earlier, VisibleOutput
 
 # Epochs of different sizes: equal ones have the same distance from each other.
 TOTALS = [Sum(), Sum(10, 1000), Sum(25, 2600), Sum(31, 3333)]
@@ -50,3 +52,15 @@ def test_only_the_same_distance_proves_epochs(
 def test_an_output_that_does_not_change_is_named(snapshots: list[Sum]) -> None:
     log: Any = SimpleNamespace(epochs=EPOCHS[:2])
     assert "Nothing was published during the audit" in _reason(log, ["out"], snapshots, None)
+
+
+def test_the_transactions_of_an_output_at_rest_lead_to_its_earlier_moments() -> None:
+    """Each transaction is the last run of some partitions, in whatever combination."""
+    output = VisibleOutput.__new__(VisibleOutput)
+    a, b, c, d = Sum(4, 400), Sum(6, 601), Sum(5, 77), Sum(6, 1055)
+    output._runs = {("out", 0): deque([a, c]), ("out", 1): deque([b]), ("out", 2): deque([d])}
+    output._sum = a.plus(b).plus(c).plus(d)
+    third, second, first = d, b.plus(c), a
+    assert output.earlier([third, second, first]) == Earlier([Sum(), a, a.plus(b).plus(c)], fits=True)
+    assert output.earlier([third, Sum(11, 679), first]) == Earlier([a.plus(b).plus(c)], fits=False)
+    assert output.earlier([third, second, Sum(5, 500)]) == Earlier([a, a.plus(b).plus(c)], fits=True), "deleted"

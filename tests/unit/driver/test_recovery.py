@@ -7,7 +7,6 @@ import tempfile
 import pytest
 
 from clonos.carried_errors import carry
-from clonos.driver.epochs import PlanRestored
 from clonos.driver.restart_budget import RestartBudget, classify
 from clonos.errors import (
     CheckpointDamaged,
@@ -205,11 +204,6 @@ def test_permanent_error_is_raised_at_once() -> None:
         restarts.pause(error)
     assert raised.value is error
     assert restarts.attempts == 0
-
-
-def test_a_restored_plan_is_no_failure() -> None:
-    restarts = budget(attempts=0)
-    assert [restarts.pause(PlanRestored("x")) for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
 def test_many_attempts_do_not_overflow() -> None:
