@@ -142,7 +142,6 @@ class VisibleOutput:
 
         Args:
             published: The sums, the newest transaction's first.
-
         """
         runs = {place: list(sums) for place, sums in self._runs.items()}
         now, found = self._sum, list[Sum]()
