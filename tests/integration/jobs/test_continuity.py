@@ -124,24 +124,6 @@ def test_a_source_topic_that_was_created_again_is_refused(
     assert copied(kafka, out) == sent
 
 
-@pytest.mark.turn
-def test_the_only_source_topic_that_was_created_again_is_read_from_its_beginning(
-    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, feed: Feed, create_again: Any
-) -> None:
-    """It has fewer records than the old one, and other partitions."""
-    source, out = make_topic(2, "in"), make_topic(1, "out")
-    sent = feed(source, 2, 10)
-    run_job(copy(source, out=out), name)
-    create_again(source, 1)
-    sent += feed(source, 1, 3, start=100)
-    with pytest.raises(SourceOffsetsExpired, match=rf"{source}.* deleted and created again"):
-        run_job(copy(source, out=out), name)
-    run_job(copy(source, out=out), name, new_lineage=True)
-    sent += feed(source, 1, 3, start=103)
-    run_job(copy(source, out=out), name)
-    assert copied(kafka, out) == sent
-
-
 @pytest.fixture
 def running(
     spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path

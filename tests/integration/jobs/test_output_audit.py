@@ -45,29 +45,6 @@ def copying(source: str, out: str) -> Callable[[JobContext], None]:
     return job
 
 
-def test_the_topics_of_fan_out_are_those_of_the_plans(
-    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
-) -> None:
-    """The sink itself names no topic."""
-    source, first, second, dead = make_topic(2, "in"), make_topic(1, "a"), make_topic(1, "b"), make_topic(1, "dead")
-
-    def job(ctx: JobContext) -> None:
-        rows = ctx.decode(ctx.source(source), Json(), schema="value long", dead_letters=dead)
-        number = F.col("key").cast("string")
-        outputs = {first: clonos.Output(number), second: clonos.Output(number, where="key like '%7'")}
-        ctx.sink(clonos.fan_out(rows, outputs), name="out")
-
-    producer = Producer(client_config(kafka))
-    for number in range(10):
-        text = "no number" if number == 3 else f'{{"value": {number}}}'
-        producer.produce(source, text.encode(), f"k{number}".encode(), partition=number % 2)
-    assert producer.flush(30) == 0
-    run_job(job, name)
-    result = audit_output(kafka, name, seconds=1)
-    assert result.clean, result
-    assert (result.verified, result.records) == ({"out": (0, 0)}, 11)
-
-
 @pytest.fixture(params=["driver", "partition"])
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLONOS_LANES", request.param)
