@@ -55,7 +55,7 @@ def test_an_output_that_does_not_change_is_named(snapshots: list[Sum]) -> None:
 
 
 def test_the_transactions_of_an_output_at_rest_lead_to_its_earlier_moments() -> None:
-    """Each transaction is the last run of some partitions, in whatever combination."""
+    """Each transaction is the last run of some partitions, in any combination."""
     output = VisibleOutput.__new__(VisibleOutput)
     a, b, c, d = Sum(4, 400), Sum(6, 601), Sum(5, 77), Sum(6, 1055)
     output._runs = {("out", 0): deque([a, c]), ("out", 1): deque([b]), ("out", 2): deque([d])}
