@@ -144,18 +144,18 @@ class VisibleOutput:
             published: The sums, the newest transaction's first.
         """
         runs = {place: list(sums) for place, sums in self._runs.items()}
-        now, found = self._sum, list[Sum]()
+        now, earlier = self._sum, list[Sum]()
         for transaction in published:
             last = {place: sums[-1] for place, sums in runs.items() if sums}
             places = _adding_up(list(last.items()), transaction, [_MOST_TRIED])
             if places is None:
                 left = sum(run.records for sums in runs.values() for run in sums)
-                return Earlier(found, fits=left < transaction.records)
+                return Earlier(earlier, fits=left < transaction.records)
             for place in places:
                 runs[place].pop()
             now = now.minus(transaction)
-            found.insert(0, now)
-        return Earlier(found, fits=True)
+            earlier.insert(0, now)
+        return Earlier(earlier, fits=True)
 
     def close(self) -> None:
         """Close the consumer."""

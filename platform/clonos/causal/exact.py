@@ -208,9 +208,9 @@ def _unreadable(value: pa.Scalar, path: str) -> tuple[str, str]:
         elif isinstance(value, pa.ListScalar):
             parts = [(f"{path}[{index}]", item) for index, item in enumerate(value.values)]
         for name, part in parts:
-            found = _unreadable(part, name)
-            if found[0]:
-                return found
+            unreadable = _unreadable(part, name)
+            if unreadable[0]:
+                return unreadable
         if isinstance(value, pa.StringScalar | pa.LargeStringScalar):
             return path, f"{shown(value.as_buffer().to_pybytes())} is not valid UTF-8"
         raw = (

@@ -45,7 +45,7 @@ def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], queries: Itera
         committed: Query → the newest epoch that Spark's checkpoint has committed.
         queries: The job's queries.
     """
-    found = []
+    in_doubt = []
     for query in queries:
         for epoch in own.state.plans_beyond(query, committed.get(query, -1)):
             plan = own.state.plan(query, epoch)
@@ -56,8 +56,8 @@ def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], queries: Itera
                 or plan.delivery == "at-least-once"
                 or any(_is_of(own, partition, query, epoch) for partition in plan.log_partitions)
             )
-            found.append(EpochInDoubt(query, epoch, plan.code, published))
-    return found
+            in_doubt.append(EpochInDoubt(query, epoch, plan.code, published))
+    return in_doubt
 
 
 def of_other_code(

@@ -73,8 +73,8 @@ def _modules(path: Path) -> tuple[dict[Path, ast.Module], set[str]]:
             continue
         tree = trees[file] = _parsed(file)
         for name, base in _imports(tree, package, path.parent):
-            found, complete = _found(name, base)
-            pending += found
+            files, complete = _found(name, base)
+            pending += files
             if not complete and base == path.parent:
                 others.add(name.partition(".")[0])
     return trees, others

@@ -172,13 +172,13 @@ def _check_fit(lock: Lock) -> None:
 
 def _check_requirements(folder: Path) -> None:
     """Refuse packages whose requirements neither the lock nor the driver's packages meet."""
-    own = {canonicalize_name(found.name): found for found in distributions(path=[str(folder)])}
-    everything = {canonicalize_name(found.name): found for found in distributions()} | own
+    own = {canonicalize_name(package.name): package for package in distributions(path=[str(folder)])}
+    everything = {canonicalize_name(package.name): package for package in distributions()} | own
     for package in own.values():
         for requirement in _requirements(package):
-            found = everything.get(canonicalize_name(requirement.name))
-            if found is None or not requirement.specifier.contains(found.version, prereleases=True):
-                has = f"has {found.version}" if found is not None else "has none"
+            installed = everything.get(canonicalize_name(requirement.name))
+            if installed is None or not requirement.specifier.contains(installed.version, prereleases=True):
+                has = f"has {installed.version}" if installed is not None else "has none"
                 raise PackagesInvalid(
                     f"{package.name} {package.version} needs {requirement}, and the job {has}.",
                     hint=f"compile {LOCK} again, with all requirements.",
