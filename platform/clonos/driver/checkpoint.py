@@ -425,30 +425,46 @@ def source_ends(entry: str) -> list[Progress]:
     return sources
 
 
-def restart_topics(checkpoint: CheckpointDirectory, query: str, state: ControlState, topics: Collection[str]) -> None:
-    """Remove source topics that were created again from the newest commit, so that the next epoch reads them from their
-    beginning.
+def check_restart(
+    checkpoint: CheckpointDirectory, query: str, state: ControlState, topics: Collection[str], *, partial: bool
+) -> None:
+    """Refuse to read source topics from their beginning that were created again, if an epoch in doubt forbids it.
 
     Args:
         checkpoint: The query's checkpoint.
         query: The query.
-        state: The causal log.
+        state: The causal log, after a claim: no other driver publishes.
         topics: The topics.
+        partial: Whether readers may have output of the next epoch, although the log has not committed it.
 
     Raises:
-        CheckpointMismatch: The next epoch read one of the topics, and the log has committed it: it cannot be replayed,
-            because its records are gone.
+        CheckpointMismatch: The next epoch is published, or a part of it. It cannot be replayed, because records of
+            `topics` are gone, and the new lineage would publish it again.
     """
-    commits = checkpoint.commits()
-    newest = commits[-1] if commits else -1
+    newest = _newest_commit(checkpoint)
     plan = state.plan(query, newest + 1)
-    read = {part.topic for scan in plan.scans for part in scan} if plan is not None else set[str]()
-    if plan is not None and not read.isdisjoint(topics) and state.committed.get(query, -1) > newest:
-        raise CheckpointMismatch(
-            f"Epoch {newest + 1} of {query} is published, but not in the checkpoint, and the source topics "
-            f"{sorted(read & set(topics))}, from which it would be replayed, were deleted and created again.",
-            hint="start with --new-lineage, a new --checkpoint and, for other topics, starting= in the job's sources.",
-        )
+    if plan is None or not checkpoint.offsets():  # a new checkpoint: it reads all topics from their beginning
+        return
+    read = sorted({part.topic for scan in plan.scans for part in scan} & set(topics))
+    committed = state.committed.get(query, -1) > newest
+    if not (read if committed else partial):  # the claim of a new lineage keeps a committed epoch
+        return
+    done = "is published, but not in the checkpoint" if committed else "is in doubt, and readers may have a part of it"
+    raise CheckpointMismatch(
+        f"Epoch {newest + 1} of {query} {done}; the source topics {read or sorted(topics)} were deleted and created "
+        "again, so it cannot be replayed.",
+        kept="the checkpoint and the published records are unchanged.",
+        hint="start with --new-lineage, a new --checkpoint and a new output topic: the job then reads its sources from "
+        "starting=, without its earlier state. With the old output topic, records of this and earlier epochs that the "
+        "sources still have are published a second time.",
+    )
+
+
+def restart_topics(checkpoint: CheckpointDirectory, topics: Collection[str]) -> None:
+    """Remove source topics that were created again from the newest commit, so that the next epoch reads them from their
+    beginning. `check_restart` comes before.
+    """
+    newest = _newest_commit(checkpoint)
     if newest < 0:
         checkpoint.drop_offsets(0)
         checkpoint.drop_state()
@@ -460,6 +476,10 @@ def restart_topics(checkpoint: CheckpointDirectory, query: str, state: ControlSt
     kept = [_without_topics(source, topics) if source.startswith("{") else source for source in sources]
     if kept != sources:
         checkpoint.write_offsets(newest, "\n".join([*head, *kept]))
+
+
+def _newest_commit(checkpoint: CheckpointDirectory) -> int:
+    return max(checkpoint.commits(), default=-1)
 
 
 def _without_topics(source: str, topics: Collection[str]) -> str:

@@ -19,14 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
-from clonos.driver.checkpoint import CheckpointDirectory, restart_topics
+from clonos.driver.checkpoint import CheckpointDirectory, check_restart, restart_topics
 from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.epochs import PlanRestored
 from clonos.driver.finished_topics import without
-from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, of_other_code
+from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, may_be_visible, of_other_code
 from clonos.driver.job_graph import Graph, job_graph, published_topics
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions, sink_topics
@@ -477,7 +477,7 @@ class Driver:
             CheckpointMismatch: Other code has to finish epochs in doubt.
         """
         code, name = self._job.code, self._job.spec.name
-        in_doubt = epochs_in_doubt(own, self._positions.committed(), [query.name for query in self.queries])
+        in_doubt = epochs_in_doubt(own, self._positions.committed(), [query.sink for query in self.queries])
         if self._options.finish_in_doubt:
             return last_own(in_doubt, code)
         if self._options.accept_new_code:
@@ -515,14 +515,36 @@ class Driver:
     def _restart_topics(self) -> None:
         """Let the queries read source topics from their beginning that were deleted and created again.
 
-        This comes before the claim of the new lineage: after a crash in between, the old lineage still refuses them.
+        A claim of the old lineage comes first: it stops a driver that runs, and shows which lanes are published. After
+        a crash before the claim of the new lineage, the old one still refuses the topics.
+
+        Raises:
+            CheckpointForeign: The checkpoint is that of another job.
+            CheckpointMismatch: An epoch of which readers may have a part cannot be replayed. Nothing was changed.
         """
         state, key = self._known_log(), self._options.request_key
         if state is None or state.claim is None or (key and state.claim.request_key == key):
             return
         changed = created_again(state.topic_ids, topic_ids(self._kafka, self._positions.topics()))
-        for query in self._context.queries if changed else []:
-            restart_topics(self._directory(query), query.name, state, changed)
+        if not changed:
+            return
+        self._checkpoint_owner.check()
+        own = Claimant(
+            self._kafka, self._job.spec.name, code=state.claim.code, code_parts=state.claim.code_parts
+        ).claim(had=True)
+        try:
+            for query in self._context.queries:
+                directory = self._directory(query)
+                plan = own.state.plan(query.name, max(directory.commits(), default=-1) + 1)
+                # At least once: a replay may publish an epoch again in any case.
+                partial = (
+                    plan is not None and plan.delivery != "at-least-once" and may_be_visible(own, plan, query.sink)
+                )
+                check_restart(directory, query.name, own.state, changed, partial=partial)
+            for query in self._context.queries:
+                restart_topics(self._directory(query), changed)
+        finally:
+            own.control.dispose()
 
     def _check_topics(self, error: ClonosError) -> None:
         """Report source topics that were created again as the cause of `error`, once all epochs in progress have ended.

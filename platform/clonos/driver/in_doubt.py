@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from clonos.driver.code_identity import changed_parts
 from clonos.errors import CheckpointMismatch
+from clonos.extend.sink import Sink
 from clonos.log.claiming import Ownership
+from clonos.log.records import Plan
 from clonos.resolve_command import new_code_command
 
 
@@ -37,16 +39,17 @@ class EpochInDoubt:
         return f"epoch {self.epoch} of {self.query}"
 
 
-def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], queries: Iterable[str]) -> list[EpochInDoubt]:
+def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], sinks: Iterable[Sink]) -> list[EpochInDoubt]:
     """The epochs in doubt, without rescales, which compute nothing.
 
     Args:
         own: The claimed log.
         committed: Query → the newest epoch that Spark's checkpoint has committed.
-        queries: The job's queries.
+        sinks: The sinks of the job's queries.
     """
     in_doubt = []
-    for query in queries:
+    for sink in sinks:
+        query = sink.name
         for epoch in own.state.plans_beyond(query, committed.get(query, -1)):
             plan = own.state.plan(query, epoch)
             if plan is None or plan.rescaled_to:
@@ -54,10 +57,25 @@ def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], queries: Itera
             published = (
                 epoch <= own.state.committed.get(query, -1)
                 or plan.delivery == "at-least-once"
-                or any(_is_of(own, partition, query, epoch) for partition in plan.log_partitions)
+                or may_be_visible(own, plan, sink)
             )
             in_doubt.append(EpochInDoubt(query, epoch, plan.code, published))
     return in_doubt
+
+
+def may_be_visible(own: Ownership, plan: Plan, sink: Sink) -> bool:
+    """Whether readers may have output of a planned epoch, although the log has not committed the epoch.
+
+    Args:
+        own: The claimed log, so that no other driver publishes.
+        plan: The plan of the epoch.
+        sink: The sink of its query. If markers do not prove its output, the output may be visible.
+    """
+    if plan.rescaled_to:
+        return False
+    if not getattr(sink, "proved_by_markers", False):
+        return True
+    return any(_is_of(own, partition, plan.query, plan.epoch) for partition in plan.log_partitions)
 
 
 def of_other_code(

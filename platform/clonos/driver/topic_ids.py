@@ -152,5 +152,7 @@ def check_source_topics(known: Mapping[str, str], now: Mapping[str, str], *, job
             kept=kept,
             hint="start once with `clonos run … --new-lineage` and the same checkpoint; or, with a control plane, "
             f"`clonos savepoint create {job} --name here`, then `clonos job start {job} --from here --publish-again`. "
-            "The job then reads the new topics from their beginning and all others from where it is, with its state.",
+            "The job then reads the new topics from their beginning and all others from where it is, with its state. "
+            "If readers may have a part of an epoch that was interrupted, that start is refused: start with "
+            "--new-lineage, a new --checkpoint and a new output topic.",
         )

@@ -129,6 +129,8 @@ class Sink(Protocol):
     `Decision`.
     A sink that publishes the column ``poison`` (`clonos.formats.poison`) sets ``publishes_dead_letters = True``.
     Clonos refuses a job that would lose dead letters in another sink.
+    A sink whose markers become visible in one transaction with the output sets ``proved_by_markers = True``. Of any
+    other sink, Clonos assumes that readers may have output of each epoch in doubt.
 
     Example: `clonos_sinks.files.FilesSink` is a complete sink of about 200 lines.
     """

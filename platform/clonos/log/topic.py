@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
-from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged
+from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged, KafkaAccessDenied
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
@@ -82,7 +82,7 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1, had
         time.sleep(_POLL_S)
     if existing is None or existing.error is not None:
         if had:
-            raise log_deleted(topic)
+            raise _missing(admin, topic)
         _create(admin, topic, partitions, alive=len(metadata.brokers))
         _await_partitions(admin, topic, partitions)
     else:
@@ -92,6 +92,23 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1, had
             _finish(grown[topic], {KafkaError.INVALID_PARTITIONS}, right=f"ALTER on the topic {topic}")
             _await_partitions(admin, topic, partitions)
     return topic
+
+
+def _missing(admin: AdminClient, topic: str) -> CausalLogDamaged | KafkaAccessDenied | BrokerUnavailable:
+    """The reason why Kafka does not list a log topic: a list of all topics lacks those that the user may not describe.
+
+    The topic is described, because a request for its metadata alone could create it.
+    """
+    try:
+        admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return log_deleted(topic)
+        problem = f"Kafka did not describe {topic}, the topic of the causal log"
+        return unanswered(problem, error.args[0], right=f"DESCRIBE on the topic {topic}")
+    except TimeoutError:
+        return BrokerUnavailable(f"Kafka did not describe {topic} in {_TIMEOUT_S:.0f} s.")
+    return BrokerUnavailable(f"A broker did not list {topic}, the topic of the causal log, which exists.")
 
 
 def log_deleted(topic: str) -> CausalLogDamaged:

@@ -52,6 +52,7 @@ class KafkaSink:
     """
 
     publishes_dead_letters = True
+    proved_by_markers = True
     decisions: ClassVar[frozenset[Decision]] = frozenset(get_args(Decision))
 
     def __init__(

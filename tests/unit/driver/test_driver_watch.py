@@ -14,6 +14,7 @@ from clonos.driver import driver as driver_module
 from clonos.driver import running as running_module
 from clonos.driver.driver import Driver
 from clonos.driver.epochs import NotStarted
+from clonos.driver.in_doubt import epochs_in_doubt
 from clonos.driver.lag import LagMeter
 from clonos.driver.options import RunOptions
 from clonos.driver.start_order import StartOrder
@@ -21,6 +22,8 @@ from clonos.driver.states import DriverState
 from clonos.errors import (
     BrokerUnavailable,
     CausalLogDamaged,
+    CheckpointForeign,
+    CheckpointMismatch,
     CheckpointUnwritable,
     ClonosError,
     EpochFailed,
@@ -30,6 +33,9 @@ from clonos.errors import (
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, Spec
+from clonos.log.claiming import Claimant
+from clonos.log.control import ControlState
+from clonos.log.records import Claim, InputSlice, Marker, Owner, Plan
 from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Event, Events
 
@@ -164,6 +170,95 @@ def test_failed_idle_query_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> N
     assert not running.done
     with pytest.raises(EpochFailed):
         running.raise_failure()
+
+
+class Restarted:
+    """A driver whose source topic was created again; `calls` are the steps of the start of a new lineage."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sink: Any, marker: Marker | None) -> None:
+        owner, scan = Owner(1, 1, "a"), (InputSlice("range", "in", 0, 0, 5),)
+        plan = Plan(owner, "out", 1, scan, (scan,), (1,), {}, 0, "code", "", 0, delivery="exactly-once")
+        state = ControlState(Claim(owner, 0), plans={("out", 1): (1, plan)}, committed={"out": 0})
+        state.topic_ids["in"] = "old"
+        self.calls: list[str] = []
+        self.driver = created()
+        own: Any = SimpleNamespace(
+            state=state, owner=owner, markers={1: marker}, control=SimpleNamespace(dispose=lambda: None)
+        )
+        directory = SimpleNamespace(commits=lambda: [0], offsets=lambda: [0, 1], location="checkpoint")
+        self.driver._context = cast(
+            "Any", SimpleNamespace(queries=[SimpleNamespace(name="out", sink=sink)], sources=[])
+        )
+        self.owner_check: ClonosError | None = None
+        self.driver.__dict__["_checkpoint_owner"] = SimpleNamespace(check=self._check_owner)
+        monkeypatch.setattr(self.driver, "_directory", lambda _query: directory)
+        monkeypatch.setattr(Driver, "_positions", SimpleNamespace(topics=lambda: {"in"}))
+        monkeypatch.setattr(driver_module, "known_control", lambda *_: state)
+        monkeypatch.setattr(driver_module, "topic_ids", lambda *_: {"in": "new"})
+
+        def claim(*_of: object, **_options: object) -> Any:
+            self.calls.append("claim")
+            return own
+
+        monkeypatch.setattr(Claimant, "claim", claim)
+        monkeypatch.setattr(driver_module, "restart_topics", lambda *_: self.calls.append("changed"))
+
+    def _check_owner(self) -> None:
+        self.calls.append("owner")
+        if self.owner_check is not None:
+            raise self.owner_check
+
+
+BY_MARKERS = SimpleNamespace(name="out", proved_by_markers=True)
+
+
+def marker_of(epoch: int, lineage: int = 1) -> Marker:
+    return Marker(Owner(lineage, 1, "a"), "out", epoch, 0, InputSlice("range", "in", 0, 0, 5), 1, b"")
+
+
+def test_a_checkpoint_is_changed_for_a_new_lineage_only_by_its_owner_and_after_a_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = Restarted(monkeypatch, BY_MARKERS, marker_of(0))
+    start.driver._restart_topics()
+    assert start.calls == ["owner", "claim", "changed"]
+    start.calls.clear()
+    start.owner_check = CheckpointForeign("another job's")
+    with pytest.raises(CheckpointForeign):
+        start.driver._restart_topics()
+    assert start.calls == ["owner"]
+
+
+@pytest.mark.parametrize(
+    ("sink", "marker", "refused"),
+    [
+        (BY_MARKERS, marker_of(1), True),
+        (BY_MARKERS, marker_of(1, lineage=0), False),
+        (BY_MARKERS, None, False),
+        (SimpleNamespace(name="out"), None, True),  # as of the files sink: names of files are its proof
+    ],
+)
+def test_a_new_lineage_does_not_publish_a_part_of_an_epoch_again(
+    monkeypatch: pytest.MonkeyPatch, sink: Any, marker: Marker | None, refused: bool
+) -> None:
+    start = Restarted(monkeypatch, sink, marker)
+    if refused:
+        with pytest.raises(CheckpointMismatch, match="readers may have a part of it"):
+            start.driver._restart_topics()
+    else:
+        start.driver._restart_topics()
+    assert start.calls == ["owner", "claim", *([] if refused else ["changed"])]
+
+
+@pytest.mark.parametrize(("sink", "published"), [(BY_MARKERS, False), (SimpleNamespace(name="out"), True)])
+def test_output_that_markers_do_not_prove_counts_as_published(
+    monkeypatch: pytest.MonkeyPatch, sink: Any, published: bool
+) -> None:
+    start = Restarted(monkeypatch, sink, None)
+    own = Claimant(KafkaSettings(), "j").claim()
+    (epoch,) = epochs_in_doubt(own, {"out": 0}, [sink])
+    assert epoch.published is published
+    assert start.calls == ["claim"]
 
 
 def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of, reconcile
+from clonos.driver.checkpoint import CheckpointDirectory, check_restart, epoch_time, progress_of, reconcile
 from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointMismatch
 from clonos.log.control import ControlState
-from clonos.log.records import Owner, Plan
+from clonos.log.records import InputSlice, Owner, Plan
 
 OWNER = Owner(1, 1, "a")
 
@@ -201,6 +201,40 @@ def test_log_with_fewer_commits_than_the_checkpoint_is_refused(committed: int) -
 
 def test_plans_of_other_queries_are_ignored() -> None:
     assert run(FakeCheckpoint({}, []), state([0, 1], committed=1, query="other")) == []
+
+
+def planned(topic: str, epoch: int, committed: int) -> ControlState:
+    scan = (InputSlice("range", topic, 0, 0, 5),)
+    plan = Plan(OWNER, "q", epoch, scan, (scan,), (1,), {}, 0, "code", "", 0)
+    return ControlState(plans={("q", epoch): (1, plan)}, committed={"q": committed} if committed >= 0 else {})
+
+
+@pytest.mark.parametrize(
+    ("topic", "committed", "partial", "refused"),
+    [
+        ("again", 1, False, "is published, but not in the checkpoint"),
+        ("other", 1, False, ""),  # the claim of the new lineage keeps it
+        ("again", 0, True, "readers may have a part of it"),
+        ("other", 0, True, "readers may have a part of it"),  # the new lineage would publish it again
+        ("again", 0, False, ""),
+    ],
+)
+def test_a_part_of_an_epoch_that_readers_have_is_not_published_again(
+    topic: str, committed: int, partial: bool, refused: str
+) -> None:
+    checkpoint = cast("CheckpointDirectory", FakeCheckpoint({0: "plan 0", 1: "plan 1"}, [0]))
+    log = planned(topic, 1, committed)
+    if not refused:
+        check_restart(checkpoint, "q", log, ["again"], partial=partial)
+        return
+    with pytest.raises(CheckpointMismatch, match=refused) as error:
+        check_restart(checkpoint, "q", log, ["again"], partial=partial)
+    assert "a new --checkpoint and a new output topic" in error.value.hint
+
+
+def test_a_new_checkpoint_is_the_way_on_although_the_log_holds_the_first_plan() -> None:
+    checkpoint = cast("CheckpointDirectory", FakeCheckpoint({}, []))
+    check_restart(checkpoint, "q", planned("again", 0, 7), ["again"], partial=True)
 
 
 def test_epoch_time() -> None:

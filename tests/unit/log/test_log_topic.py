@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from clonos.errors import BrokerLimit
+from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged, ClonosError, KafkaAccessDenied
 from clonos.log import topic
 from clonos.log.topic import check_log_topic
 from clonos.settings import KafkaSettings
@@ -93,3 +93,42 @@ def test_a_cluster_may_refuse_short_segments(monkeypatch: pytest.MonkeyPatch, re
     topic.ensure_log_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "job")
     (config,) = admin.created
     assert config["retention.ms"] == "-1"
+
+
+class Unlisted(FakeAdmin):
+    """Lists no topic; describes one with the error `code`, or as existing."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(1, 1, SOUND)
+        self._code = code
+
+    def list_topics(self, topic: str = "", *, timeout: float) -> Any:
+        return SimpleNamespace(brokers={0: None}, topics={})
+
+    def describe_topics(self, _topics: Any, *, request_timeout: float) -> dict[str, Future[Any]]:
+        answer: Future[Any] = Future()
+        if self._code is None:
+            answer.set_result(SimpleNamespace(topic_id="x"))
+        else:
+            answer.set_exception(KafkaException(KafkaError(self._code)))
+        return {"clonos.job.log": answer}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, CausalLogDamaged),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaAccessDenied),
+        (KafkaError._TRANSPORT, BrokerUnavailable),
+        (None, BrokerUnavailable),
+    ],
+)
+def test_a_log_that_kafka_does_not_list_is_deleted_only_if_kafka_says_so(
+    monkeypatch: pytest.MonkeyPatch, code: int | None, expected: type[ClonosError]
+) -> None:
+    monkeypatch.setattr(topic, "AdminClient", lambda _config: Unlisted(code))
+    monkeypatch.setattr(topic, "_KNOWN_S", 0.0)
+    with pytest.raises(expected) as missing:
+        topic.ensure_log_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "job", had=True)
+    if expected is KafkaAccessDenied:
+        assert "DESCRIBE on the topic clonos.job.log" in missing.value.hint
