@@ -28,6 +28,7 @@ from clonos.errors import (
     CheckpointUnavailable,
     CheckpointUnwritable,
     EpochFailed,
+    SourceOffsetsExpired,
 )
 from clonos.extend.source import Progress
 from clonos.jobs.spec import SHUFFLE_PARTITIONS
@@ -488,7 +489,9 @@ def _without_topics(source: str, topics: Collection[str]) -> str:
     return source if left == offsets else json.dumps(left, separators=(",", ":"))
 
 
-def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) -> list[str]:
+def reconcile(
+    checkpoint: CheckpointDirectory, query: str, state: ControlState, check_retained: Callable[[Progress], None]
+) -> list[str]:
     """Make the checkpoint agree with the log before its query starts: the log's plan has priority (invariant 6).
 
     * ``offsets/`` entries beyond the first epoch without a commit are removed. A superseded driver wrote them, or
@@ -499,7 +502,14 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
     * The entry of the epoch in doubt is restored from the plan if it is missing or differs. A host crash may lose it,
       because Spark does not sync it.
     * ``metadata`` is written if it is missing beside offsets, as in a checkpoint that was deleted.
-    * A checkpoint without its state is set aside, if the log has the plans of all epochs: they are replayed.
+    * A checkpoint without its state is set aside, if the log has the plans of all epochs and the sources their records:
+      they are replayed.
+
+    Args:
+        checkpoint: The query's checkpoint.
+        query: The query.
+        state: The causal log.
+        check_retained: Raises `SourceOffsetsExpired` if the sources lack records from these offsets on.
 
     Returns:
         One line for each repair, for the job's events.
@@ -508,9 +518,9 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
         CheckpointOutdated: The checkpoint is older than the published output, and the log no longer holds the plans
             in between.
         CausalLogDamaged: The checkpoint has committed epochs that the log does not hold.
-        CheckpointDamaged: State is missing, and the log does not hold the plans of all epochs.
+        CheckpointDamaged: State is missing, and the log lacks the plan of an epoch, or a source its records.
     """
-    repairs = _without_lost_state(checkpoint, query, state)
+    repairs = _without_lost_state(checkpoint, query, state, check_retained)
     commits, offsets = checkpoint.commits(), checkpoint.offsets()
     committed = commits[-1] if commits else -1
     planned = max(state.newest_plan(query), state.committed.get(query, -1))
@@ -545,17 +555,32 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
     return repairs
 
 
-def _without_lost_state(checkpoint: CheckpointDirectory, query: str, state: ControlState) -> list[str]:
+def _without_lost_state(
+    checkpoint: CheckpointDirectory, query: str, state: ControlState, check_retained: Callable[[Progress], None]
+) -> list[str]:
     """Set a checkpoint aside of which state is missing, if a replay of all epochs can restore the state."""
     if not checkpoint.lacks_state():
         return []
     newest = max(state.newest_plan(query), state.committed.get(query, -1))
-    missing = next((epoch for epoch in range(newest + 1) if state.plan(query, epoch) is None), None)
+    plans = {epoch: state.plan(query, epoch) for epoch in range(newest + 1)}
+    missing = next((epoch for epoch, plan in plans.items() if plan is None), None)
     if missing is not None:
-        raise CheckpointDamaged(
-            f"The state of {query} is missing in its checkpoint {checkpoint.location}, and the log no longer holds the "
-            f"plan of epoch {missing}, from which a replay could restore it.",
-            hint="restore the folder from a copy, or start the job from a savepoint (`clonos job start JOB --from "
-            "SAVEPOINT`). Without both, start a job with a new name and a new output topic.",
-        )
+        raise _state_lost(checkpoint, query, f"the log no longer holds the plan of epoch {missing}")
+    first: Progress = {}
+    for part in (part for plan in plans.values() if plan is not None for scan in plan.scans for part in scan):
+        partitions = first.setdefault(part.topic, {})
+        partitions[part.partition] = min(part.start, partitions.get(part.partition, part.start))
+    try:
+        check_retained(first)  # before the checkpoint is renamed
+    except SourceOffsetsExpired as error:
+        raise _state_lost(checkpoint, query, f"a source no longer holds the records. {error.what}") from error
     return [f"set the checkpoint aside as {checkpoint.set_aside()}: its state is missing, all epochs are replayed"]
+
+
+def _state_lost(checkpoint: CheckpointDirectory, query: str, reason: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"The state of {query} is missing in its checkpoint {checkpoint.location}. A replay cannot restore "
+        f"it: {reason.rstrip('.')}.",
+        hint="restore the folder from a copy, or start the job from a savepoint (`clonos job start JOB --from "
+        "SAVEPOINT`). Without both, start a job with a new name and a new output topic.",
+    )

@@ -93,7 +93,7 @@ class Preparation:
         published = self.topic_ids.of(published_topics(self.graph, query))
         for topic in check_sink_topic(own, query.name, committed + 1, published):
             self.emit("topic-created-again", query=query.name, topic=topic)
-        for repair in reconcile(checkpoint, query.name, own.state):
+        for repair in reconcile(checkpoint, query.name, own.state, self.positions.check_retained):
             self.emit("reconciled", query=query.name, done=repair)
         rescale_after = rescale_to(
             self.job.spec.spec.shuffle_partitions,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from pathlib import Path
 from typing import Final
 
 from clonos.carried_errors import texts_of, uncarry
@@ -15,6 +16,7 @@ from clonos.errors import (
     JobCodeError,
     JvmExited,
     KafkaAccessDenied,
+    LateWorker,
     RestartsExhausted,
     ScratchUnwritable,
     SourceOffsetsExpired,
@@ -53,11 +55,17 @@ _SCRATCH_GONE: Final = re.compile(
     r"(?:NoSuchFileException|FileNotFoundException|NotDirectoryException): ?"
     r"(?P<path>/\S*/(?:blockmgr-|spark-|clonos-)[^\s:,)]*)"
 )
-_SCRATCH_FULL: Final = re.compile("No space left on device|Disk quota exceeded|Read-only file system")
+_DISK_FULL: Final = re.compile("No space left on device|Disk quota exceeded|Read-only file system")
+_DISK_FULL_HINT: Final = (
+    "free space on the disk of the folder for temporary files (CLONOS_SCRATCH; with an agent: its --home) and on that "
+    "of the checkpoint, of the driver's host and of each worker."
+)
+_PATH: Final = re.compile(r"(?<![\w.])/[^\s:,)'\"]+")
 _WRONG_TYPE: Final = re.compile(r'Cannot call the method "get(?P<type>\w+)" of [^\n]*Arrow')
 # Spark gives a Python worker ten seconds, and has no setting for it.
 _LATE_WORKER: Final = "failed to connect back"
-_MOST_LATE_WORKERS: Final = 60
+# A worker that ends while it starts, as by a library that kills it, looks the same: it must not be retried for long.
+_MOST_LATE_WORKERS: Final = 10
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
@@ -85,8 +93,8 @@ def classify(failure: BaseException) -> ClonosError:
         error = error_line(text)
         if _SHORT_OF.match(error):
             return EpochFailed(f"A Python worker ran out of memory, processes or file descriptors: {error}")
-        if error.startswith("OSError: ") and _SCRATCH_FULL.search(error):
-            return _scratch_full(error)
+        if error.startswith("OSError: ") and _DISK_FULL.search(error):
+            return _disk_full(error, error)
         return JobCodeError(f"{python_failure(text)}.")
     if (refused := _REFUSED.search(text)) is not None:
         return KafkaAccessDenied(f"Kafka refused a reader of the job's sources: {refused[1].rstrip('.')}.")
@@ -94,8 +102,6 @@ def classify(failure: BaseException) -> ClonosError:
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
     if (permanent := _refused(text)) is not None:
         return permanent
-    if _DAMAGED_STATE.search(text):
-        return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
     if _LATE_WORKER in text:
         return LateWorker(f"A Python worker did not start within Spark's limit of ten seconds: {_last_lines(text)}")
     reason = _last_lines(text)
@@ -111,13 +117,6 @@ def _innermost(failure: BaseException) -> str:
     while cause is not None and (inner := getattr(cause, "_cause", None)) is not None:
         cause = inner
     return next(iter(str(cause).splitlines()), "") if cause is not None else ""
-
-
-class LateWorker(EpochFailed):
-    """A Python worker did not start in the time that Spark allows, because the host was busy."""
-
-    slug = "late-worker"
-    hint_default = "nothing: the epoch is replayed. If it recurs, the host has too many drivers for its cores."
 
 
 class WrongColumnType(JobCodeError):
@@ -137,7 +136,7 @@ class UncomputableValue(JobCodeError):
 
 
 def _refused(text: str) -> ClonosError | None:
-    """The error of a failure that every replay repeats; None: a replay may succeed."""
+    """The error of a failure that every replay repeats, or of a missing file or full disk; None: another failure."""
     if _NO_STATE in text:
         return CheckpointDamaged("The state of a query is missing in its checkpoint.", hint=_RESTORE_STATE)
     changed = _CHANGED_SOURCES.search(text)
@@ -165,20 +164,32 @@ def _refused(text: str) -> ClonosError | None:
             hint="use a function that returns null instead, such as try_cast, try_divide, try_to_timestamp or "
             f"try_element_at, or remove such records before. {JobCodeError.hint_default}",
         )
-    gone = _SCRATCH_GONE.search(text)
+    # Before the missing files and full disks: the state is in the checkpoint.
+    if _DAMAGED_STATE.search(text):
+        return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
+    full = next((line for line in text.splitlines() if _DISK_FULL.search(line)), None)
+    if full is not None:
+        return _disk_full(full, _last_lines(text))
+    gone = next((match for match in _SCRATCH_GONE.finditer(text) if _is_temporary(match["path"])), None)
     if gone is not None:
         return JvmExited(
             f"The temporary files of the driver were deleted while it ran: {gone['path']} is missing.",
             hint="run the job again (an agent does so): a new process has new files. Keep cleaners of old files out of "
             "CLONOS_SCRATCH.",
         )
-    if _SCRATCH_FULL.search(text):
-        return _scratch_full(_last_lines(text))
     return None
 
 
-def _scratch_full(reason: str) -> ScratchUnwritable:
-    return ScratchUnwritable(f"The folder for temporary files {tempfile.gettempdir()} cannot be written: {reason}")
+def _disk_full(line: str, reason: str) -> ScratchUnwritable | EpochFailed:
+    """The error of a full disk; `line` may name the file. `Driver.check`, which follows, tries the checkpoint."""
+    if any(map(_is_temporary, _PATH.findall(line))):
+        return ScratchUnwritable(f"The folder for temporary files {tempfile.gettempdir()} cannot be written: {reason}")
+    return EpochFailed(f"A file could not be written: {reason}", hint=_DISK_FULL_HINT)
+
+
+def _is_temporary(path: str) -> bool:
+    """Whether a file belongs to this driver's temporary files."""
+    return Path(path).resolve().is_relative_to(Path(tempfile.gettempdir()).resolve())
 
 
 _RESTORE_STATE: Final = (

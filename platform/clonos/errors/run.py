@@ -31,6 +31,17 @@ class OutcomeUnknown(EpochFailed):
     exit_code = 72
 
 
+class LateWorker(EpochFailed):
+    """A Python worker did not start in the time that Spark allows: the host is busy, or the worker ended."""
+
+    slug = "late-worker"
+    exit_code = 119
+    hint_default = (
+        "nothing: the epoch is replayed. If it recurs, the host has too many drivers for its cores, or an import "
+        "of the job ends the worker: see the job's log."
+    )
+
+
 class RestartsExhausted(ClonosError):
     """The job failed more often than its restart policy allows; the last cause is named."""
 

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from clonos.driver.checkpoint import CheckpointDirectory, check_restart, epoch_time, progress_of, reconcile
-from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointMismatch
+from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointMismatch, SourceOffsetsExpired
+from clonos.extend.source import Progress
 from clonos.log.control import ControlState
 from clonos.log.records import InputSlice, Owner, Plan
 
@@ -71,8 +72,14 @@ def state(planned: list[int], committed: int = -1, query: str = "q") -> ControlS
     return ControlState(plans=plans, committed={query: committed} if committed >= 0 else {})
 
 
-def run(checkpoint: FakeCheckpoint, log: ControlState) -> list[str]:
-    return reconcile(cast("CheckpointDirectory", checkpoint), "q", log)
+def run(checkpoint: FakeCheckpoint, log: ControlState, first: int = 0) -> list[str]:
+    """Reconcile; the source holds the records from offset `first` on."""
+
+    def check_retained(start: Progress) -> None:
+        if any(offset < first for partitions in start.values() for offset in partitions.values()):
+            raise SourceOffsetsExpired("in[0] needs 0, has 3..9.")
+
+    return reconcile(cast("CheckpointDirectory", checkpoint), "q", log, check_retained)
 
 
 def test_a_checkpoint_without_its_state_is_set_aside_if_the_log_can_replay_all() -> None:
@@ -90,6 +97,15 @@ def test_state_that_the_log_cannot_replay_is_refused_with_the_way_back() -> None
         run(checkpoint, state([7, 8], committed=8))
     assert "savepoint" in refused.value.hint
     assert checkpoint.entries == {7: "plan 7", 8: "plan 8"}, "nothing is changed"
+
+
+def test_a_checkpoint_is_not_set_aside_if_the_source_lacks_records_of_the_replay() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0"}, [0])
+    checkpoint.lost = True
+    with pytest.raises(CheckpointDamaged, match=r"a source no longer holds the records. in\[0\] needs 0") as refused:
+        run(checkpoint, planned("in", 0, 0), first=3)
+    assert "savepoint" in refused.value.hint
+    assert checkpoint.entries == {0: "plan 0"}, "nothing is changed"
 
 
 def test_a_first_start() -> None:

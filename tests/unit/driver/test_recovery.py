@@ -9,6 +9,7 @@ import pytest
 from clonos.carried_errors import carry
 from clonos.driver.restart_budget import RestartBudget, classify
 from clonos.errors import (
+    BY_SLUG,
     CheckpointDamaged,
     CheckpointMismatch,
     ClonosError,
@@ -16,6 +17,7 @@ from clonos.errors import (
     JobCodeError,
     JvmExited,
     KafkaAccessDenied,
+    LateWorker,
     RestartsExhausted,
     ScratchUnwritable,
     ServiceError,
@@ -271,11 +273,15 @@ def test_failures_that_each_replay_repeats_are_refused_at_once(
         budget(attempts=8).pause(got)
 
 
+_TEMPORARY = f"{tempfile.gettempdir()}/spark-1f/blockmgr-2/0c/temp_shuffle_3"
+
+
 def test_deleted_temporary_files_need_another_process() -> None:
-    text = "Task serialization failed: java.nio.file.NoSuchFileException: /tmp/x/blockmgr-32afbcdf/0d"
+    path = f"{tempfile.gettempdir()}/x/blockmgr-32afbcdf/0d"
+    text = f"Task serialization failed: java.nio.file.NoSuchFileException: {path}"
     got = classify(StreamingQueryException(text))
     assert (type(got), got.exit_code) == (JvmExited, 45)
-    assert "/tmp/x/blockmgr-32afbcdf/0d" in got.what
+    assert path in got.what
     with pytest.raises(JvmExited):
         budget(attempts=8).pause(got)
 
@@ -283,10 +289,14 @@ def test_deleted_temporary_files_need_another_process() -> None:
 @pytest.mark.parametrize(
     "failure",
     [
-        StreamingQueryException(f"{_TASK}java.io.IOException: No space left on device\n\tat java.base/x"),
-        StreamingQueryException(f"{_TASK}java.io.IOException: Disk quota exceeded"),
+        StreamingQueryException(
+            f"{_TASK}java.io.FileNotFoundException: {_TEMPORARY} (No space left on device)\n\tat x"
+        ),
+        StreamingQueryException(f"{_TASK}java.nio.file.FileSystemException: {_TEMPORARY}: Disk quota exceeded"),
         PythonException(
-            WORKER.replace("ZeroDivisionError: division by zero", "OSError: [Errno 28] No space left on device")
+            WORKER.replace(
+                "ZeroDivisionError: division by zero", f"OSError: [Errno 28] No space left on device: '{_TEMPORARY}'"
+            )
         ),
     ],
 )
@@ -299,13 +309,47 @@ def test_a_full_folder_for_temporary_files_is_named_also_after_the_last_attempt(
     assert "CLONOS_SCRATCH" in ended.value.hint
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        StreamingQueryException(f"{_TASK}java.io.IOException: No space left on device\n\tat java.base/x"),
+        StreamingQueryException(f"{_TASK}java.io.FileNotFoundException: /data/out/commits/7 (Read-only file system)"),
+        PythonException(
+            WORKER.replace("ZeroDivisionError: division by zero", "OSError: [Errno 28] No space left on device")
+        ),
+    ],
+)
+def test_a_full_disk_is_not_said_to_be_that_of_the_temporary_files(failure: Exception) -> None:
+    got = classify(failure)
+    assert type(got) is EpochFailed
+    assert tempfile.gettempdir() not in got.what
+    with pytest.raises(RestartsExhausted) as ended:
+        budget(attempts=0).pause(got)
+    assert "checkpoint" in ended.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("java.io.FileNotFoundException: /data/spark-exports/2024.csv", EpochFailed),
+        (
+            f"[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error\nCaused by: java.io.FileNotFoundException: {_TEMPORARY}",
+            CheckpointDamaged,
+        ),
+        ("[CANNOT_LOAD_STATE_STORE.CANNOT_READ_X] java.io.IOException: Read-only file system", CheckpointDamaged),
+    ],
+)
+def test_a_missing_file_of_the_user_or_the_state_is_not_a_temporary_one(text: str, expected: type[ClonosError]) -> None:
+    assert type(classify(StreamingQueryException(text))) is expected
+
+
 def test_a_busy_host_alone_does_not_use_up_the_attempts() -> None:
     late = classify(StreamingQueryException("java.io.IOException: Python worker failed to connect back."))
     restarts = budget(attempts=1, max_backoff_ms=500)
-    assert [restarts.pause(late) for _ in range(20)] == [0.5] * 20
+    assert isinstance(late, LateWorker)
+    assert BY_SLUG[late.slug] is LateWorker
+    assert [restarts.pause(late) for _ in range(10)] == [0.5] * 10
     assert restarts.attempts == 0
-    pauses = [restarts.pause(late) for _ in range(40)]
-    assert set(pauses) == {0.5}
     assert restarts.pause(late) > 0
     with pytest.raises(RestartsExhausted):
         restarts.pause(late)
