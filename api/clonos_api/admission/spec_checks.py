@@ -90,10 +90,14 @@ def check_location(location: str, field: str) -> list[FieldProblem]:
     named = parsed.username is not None and not parsed.scheme.startswith("abfs")
     if named or parsed.password is not None or parsed.query or parsed.fragment:
         return [FieldProblem(field=field, what="a location holds no credentials and no query", hint=_BY_REFERENCE)]
-    if ".." in unquote(parsed.path).split("/") or "\\" in location:
+    decoded = unquote(parsed.path)
+    if unquote(decoded) != decoded:
+        hint = "encode each character once, or write it as it is."
+        return [FieldProblem(field=field, what="the path is percent-encoded twice", hint=hint)]
+    if ".." in decoded.split("/") or "\\" in decoded or "\\" in location:
         return [FieldProblem(field=field, what="a location has no '..' and no backslash")]
     if parsed.scheme.lower() in ("", "file"):
-        return _check_folder(parsed.netloc, unquote(parsed.path), location, field)
+        return _check_folder(parsed.netloc, decoded, location, field)
     return []
 
 

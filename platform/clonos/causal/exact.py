@@ -9,7 +9,7 @@ import datetime as dt
 import decimal
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, ItemsView, Set
 from typing import Any, Final
 
 import numpy as np
@@ -233,14 +233,13 @@ def of_arrow(kind: pa.DataType) -> Fit | None:
     if pa.types.is_timestamp(kind):
         return _nullable(_microseconds)
     if pa.types.is_list(kind):
-        item = of_arrow(kind.value_type)
-        return None if item is None else _nullable(_iterable(item))
+        return _nullable(_array_of(of_arrow(kind.value_type) or _any))
     if pa.types.is_map(kind):
-        item = of_arrow(kind.item_type)
-        return None if item is None else _nullable(_map_of(item))
+        return _nullable(_map_of(of_arrow(kind.key_type) or _any, of_arrow(kind.item_type) or _any))
     if pa.types.is_struct(kind):
-        fields = [(field.name, fit) for field in kind if (fit := of_arrow(field.type)) is not None]
-        return _nullable(_fields_of(fields)) if fields else None
+        fits = [(field.name, of_arrow(field.type)) for field in kind]
+        if any(fit is not None for _, fit in fits):
+            return _nullable(_fields_of([(name, fit or _any) for name, fit in fits]))
     return None
 
 
@@ -265,21 +264,49 @@ def _microseconds(value: Any) -> Any:
     return value
 
 
-def _iterable(item: Fit) -> Fit:
+def _any(value: Any) -> Any:
+    return value  # pyarrow refuses what it cannot convert unchanged
+
+
+def _array_of(item: Fit) -> Fit:
     fit = items(item)
-    return lambda value: fit(value) if isinstance(value, list | tuple | np.ndarray) else value  # pyarrow judges others
+
+    def fit_array(value: Any) -> Any:
+        if isinstance(value, Set):  # the order of text in it differs between processes
+            raise Unfit(value, "an array, and a set has no order")
+        if not isinstance(value, Collection) or isinstance(value, str | bytes | dict):
+            return value  # pyarrow judges others
+        return fit(list(value))
+
+    return fit_array
 
 
-def _map_of(item: Fit) -> Fit:
-    fit = entries(item)
-    return lambda value: fit(value if isinstance(value, dict) else dict(value))
+def _map_of(key: Fit, item: Fit) -> Fit:
+    def fit(value: Any) -> Any:
+        pairs = value.items() if isinstance(value, dict) else value
+        if not isinstance(pairs, list | tuple | ItemsView):
+            raise Unfit(value, "a map")
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise Unfit(value, "a map")
+            step = f"[{shown(pair[0])}]"
+            at(step, key, pair[0])
+            at(step, item, pair[1])
+        return value
+
+    return fit
 
 
 def _fields_of(fields: list[tuple[str, Fit]]) -> Fit:
     def fit(value: Any) -> Any:
-        if isinstance(value, dict):  # pyarrow judges others
-            for name, of_field in fields:
-                at(f".{name}", of_field, value.get(name))
+        if isinstance(value, dict):
+            values = [value.get(name) for name, _ in fields]
+        elif isinstance(value, tuple) and len(value) == len(fields):
+            values = list(value)
+        else:
+            raise Unfit(value, f"a dict or a tuple of {len(fields)} fields")
+        for (name, of_field), item in zip(fields, values, strict=True):
+            at(f".{name}", of_field, item)
         return value
 
     return fit

@@ -211,21 +211,34 @@ class Service(Generic[P, R]):
             return failure
 
     def _determinant(self, task: TaskScope, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Determinant:
+        """Call the function for a task; returns its answer, or the failure that its policy records.
+
+        What is raised here and is not recorded must not decide an output: the task fails even if the caller catches it.
+        """
+        if task.failure is not None:
+            raise task.failure
+        try:
+            return self._fitting(self._recordable(task, key, *args, **kwargs))
+        except Exception as failure:
+            task.failure = task.failure or failure
+            raise
+
+    def _recordable(self, task: TaskScope, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Determinant:
         try:
             answer = self._answer(task, *args, **kwargs)
         except ServiceError as failure:
             if self.on_outage != "record":
                 raise
-            return self._fitting(Determinant(key, failure.what.encode(), failed=True, service=self.name))
+            return Determinant(key, failure.what.encode(), failed=True, service=self.name)
         try:
             entry = Determinant(key, _encoder.encode(answer), service=self.name)
             self._decoded(entry)  # an answer that cannot be decoded must not be recorded
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ResultNotSerialisable(
                 f"The service {self.name} returned a {type(answer).__name__}, "
                 f"which the causal log cannot hold: {error}."
             ) from error
-        return self._fitting(entry)
+        return entry
 
     def _fitting(self, entry: Determinant) -> Determinant:
         """The determinant, if the log can hold it; a larger one would be refused at every attempt."""
@@ -246,31 +259,17 @@ class Service(Generic[P, R]):
         return answer
 
     def _answer(self, task: TaskScope, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function for a task, and wait for the end of an outage if the policy says so.
-
-        What is raised here and is not recorded must not decide an output: the task fails even if the caller catches it.
-        """
-        if task.failure is not None:
-            raise task.failure
-        try:
-            while True:
-                try:
-                    return self._call(*args, **kwargs)
-                except ServiceError as failure:
-                    if self.on_outage == "record":
-                        raise
-                    if self.on_outage == "fail" or not in_spark():
-                        task.failure = failure
-                        raise
-                    if _outages.seen(self.name, failure.what) >= PATIENCE_S:
-                        task.failure = ServiceUnavailable(failure.what)
-                        task.flush()  # the next attempt does not ask again for what was answered; raises the failure
-                    pause(10)
-        except ServiceError:
-            raise
-        except Exception as failure:
-            task.failure = task.failure or failure
-            raise
+        """Call the function for a task, and wait for the end of an outage if the policy says so."""
+        while True:
+            try:
+                return self._call(*args, **kwargs)
+            except ServiceError as failure:
+                if self.on_outage != "wait" or not in_spark():
+                    raise
+                if _outages.seen(self.name, failure.what) >= PATIENCE_S:
+                    task.failure = ServiceUnavailable(failure.what)
+                    task.flush()  # the next attempt does not ask again for what was answered; raises the failure
+                pause(10)
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, up to `retries` times more while the service is away. Other exceptions pass unchanged."""

@@ -37,12 +37,14 @@ _HASH: Final = re.compile(r"\s--hash=sha256:[0-9a-f]{64}(?=\s|$)")
 _BUILD_S: Final = 900.0
 _FEW: Final = 10
 _UNUSED_S: Final = 7 * 86_400.0
-# What uv says if it cannot reach the index; anything else is a property of the lock.
+# What uv says if it cannot reach the index; anything else is permanent.
 _UNREACHABLE: Final = re.compile(
     r"error sending request|dns error|Failed to fetch|connect error|connection (?:refused|reset)|timed out|"
     r"operation timeout|network connectivity is disabled|No space left|5\d\d (?:Bad|Service|Gateway|Internal)",
     re.IGNORECASE,
 )
+# The index answered; a retry gets the same answer.
+_DENIED: Final = re.compile(r"HTTP status client error \(40[134]\b")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def _refuse(path: Path, why: str, hint: str = "") -> NoReturn:
 def install(lock: Lock, home: Path) -> Path:
     """Install the packages of a lock below `home`, unless they are there; returns their folder.
 
-    The folder is complete or does not exist. Installations of one lock by several processes take turns.
+    The folder is complete or does not exist. Installations of one lock by several processes take turns; an installed
+    folder is not locked against drivers, which keep a shared lock as long as they live.
 
     Raises:
         PackagesInvalid: uv refuses the lock, or the packages do not fit each other or the driver's own.
@@ -112,10 +115,12 @@ def install(lock: Lock, home: Path) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _file_of(folder).open("a") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(held, fcntl.LOCK_SH)
             if not folder.is_dir():
-                _check_fit(lock)
-                _build(lock, folder)
+                fcntl.flock(held, fcntl.LOCK_EX)
+                if not folder.is_dir():  # another process may have been first
+                    _check_fit(lock)
+                    _build(lock, folder)
             os.utime(held.fileno())
     except OSError as error:
         raise PackagesUnavailable(f"The packages of {LOCK} cannot be stored in {folder.parent}: {error}.") from error
@@ -150,7 +155,8 @@ def _run_uv(lock: Lock, target: Path, scratch: Path) -> None:
         raise PackagesUnavailable(f"The packages were not installed within {_BUILD_S:.0f} s.") from error
     if done.returncode:
         said = " ".join(done.stderr.split())[-1500:] or f"exit status {done.returncode}"
-        kind = PackagesUnavailable if _UNREACHABLE.search(done.stderr) else PackagesInvalid
+        retried = _UNREACHABLE.search(done.stderr) and not _DENIED.search(done.stderr)
+        kind = PackagesUnavailable if retried else PackagesInvalid
         raise kind(f"The packages of {LOCK} were not installed. uv: {said}")
     target.mkdir(exist_ok=True)  # an empty lock
 
@@ -198,10 +204,10 @@ def environment(folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
 
     `base` are its other variables; a driver that starts again in them keeps no packages of an earlier start.
     """
-    active = base.get(ACTIVE, "")
-    paths = [path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path and path != active]
     if folder is None:
         return {}
+    active = base.get(ACTIVE, "")
+    paths = [path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path and path != active]
     return {ACTIVE: str(folder), "PYTHONPATH": os.pathsep.join([str(folder), *paths])}
 
 
@@ -230,8 +236,10 @@ def activate(job: Path, home: Path) -> None:
         more = environment(install(lock, home), os.environ)
         sys.stdout.flush()
         sys.stderr.flush()
-        # Modules that this process has imported would stay those of the installed packages.
-        os.execve(sys.executable, [sys.executable, "-m", "clonos", *sys.argv[1:]], {**os.environ, **more})  # noqa: S606
+        # Modules that this process has imported would stay those of the installed packages. Without -P, a `rich.py` in
+        # the current folder would precede the package.
+        command = [sys.executable, "-P", "-m", "clonos", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, **more})  # noqa: S606
     _hold(active)
 
 

@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import enum
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from scopes import counted, recorder, replaying, task
 import clonos
 from clonos.causal.scope import task_scope
 from clonos.causal.service import MAX_ANSWER_BYTES
-from clonos.errors import ResultNotSerialisable
+from clonos.errors import ResultNotSerialisable, ServiceError
 
 pytestmark = pytest.mark.usefixtures("fake_recorder")
 
@@ -127,6 +128,46 @@ def test_answer_that_cannot_be_encoded_is_refused() -> None:
         ask()
     assert "None, bool, int" in failed.value.hint
     assert recorder(current).queued == []
+
+
+def _deep() -> list[object]:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    return nested
+
+
+def _mistyped() -> int:
+    return "text"  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("on_outage", ["wait", "record"])
+@pytest.mark.parametrize(
+    "function",
+    [object, lambda: 2**70, lambda: "x" * MAX_ANSWER_BYTES, _mistyped, _deep],
+    ids=["object", "integer", "size", "type", "depth"],
+)
+def test_an_answer_that_was_not_recorded_decides_no_output(function: Callable[[], object], on_outage: Any) -> None:
+    """The function may catch the error; a later attempt may get an answer that can be recorded."""
+    ask = clonos.service(name="odd", on_outage=on_outage)(function)
+    with task_scope(task()) as current:
+        with pytest.raises(ResultNotSerialisable):
+            ask()
+        with pytest.raises(ResultNotSerialisable):
+            current.flush()
+
+
+def test_the_failure_of_one_service_is_not_recorded_as_an_answer_of_another() -> None:
+    def away() -> None:
+        raise ConnectionError("away")
+
+    failing, _ = counted(away, on_outage="fail")
+    other, calls = counted(on_outage="record")
+    with task_scope(task()) as current:
+        for service in (failing, other):
+            with pytest.raises(ServiceError, match="away"):
+                service()
+    assert (calls, recorder(current).queued) == ([], [])
 
 
 @pytest.mark.parametrize("on_outage", ["wait", "fail", "record"])

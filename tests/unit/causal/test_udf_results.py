@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +110,60 @@ def test_an_async_function_is_no_operator(wrap: Any) -> None:
 
     with pytest.raises(SpecError, match="later is an async def"):
         wrap(later)
+
+
+PAIR = pa.struct([("a", pa.int64()), ("b", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "named"),
+    [
+        (PAIR, (1.9, "x"), "a takes an integer of 64 bits, not 1.9"),
+        (PAIR, [("a", 1.9), ("b", "x")], "a dict or a tuple of 2 fields"),
+        (pa.list_(PAIR), [(1, "x"), (1.9, "x")], "[1].a takes an integer"),
+        (pa.list_(pa.int64()), {1.9}, "a set has no order"),
+        (pa.list_(pa.string()), {"a", "b"}, "a set has no order"),
+        (pa.list_(pa.int64()), deque([1.9]), "[0] takes an integer"),
+        (pa.list_(pa.int64()), {1.9: 0}.keys(), "a set has no order"),
+        (pa.list_(pa.int64()), {0: 1.9}.values(), "[0] takes an integer"),
+        (pa.map_(pa.int64(), pa.string()), {1.9: "x"}, "[1.9] takes an integer"),
+        (pa.map_(pa.int64(), pa.string()), [(1.9, "x")], "[1.9] takes an integer"),
+        (pa.map_(pa.int64(), pa.string()), {(1.9, "x")}, "takes a map"),
+        (pa.map_(pa.string(), pa.int64()), [{"key": "k", "value": 1.9}], "takes a map"),
+        (pa.map_(pa.string(), pa.list_(pa.string())), {"k": {"a"}}, "a set has no order"),
+    ],
+)
+def test_a_container_whose_values_do_not_fit_is_named(kind: pa.DataType, result: Any, named: str) -> None:
+    with pytest.raises(CarriedError) as raised:
+        results(lambda row: result, kind, 1)
+    error = uncarry(str(raised.value))
+    assert type(error) is JobCodeError
+    assert named in error.what
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "wanted"),
+    [
+        (PAIR, (2.0, "x"), {"a": 2, "b": "x"}),
+        (PAIR, {"b": "x"}, {"a": None, "b": "x"}),
+        (pa.list_(pa.int64()), range(2), [0, 1]),
+        (pa.list_(pa.string()), ("a", None), ["a", None]),
+        (pa.list_(pa.int64()), pd.Series([1, 2]), [1, 2]),
+        (pa.map_(pa.int64(), pa.string()), {1: "x"}, [(1, "x")]),
+        (pa.map_(pa.int64(), pa.string()), [(1, "x")], [(1, "x")]),
+        (pa.map_(pa.string(), pa.string()), None, None),
+    ],
+)
+def test_containers_that_fit_pass(kind: pa.DataType, result: Any, wanted: Any) -> None:
+    assert results(lambda row: result, kind, 1) == [[wanted]]
+
+
+def test_a_map_reaches_the_function_as_a_dict() -> None:
+    column = pa.array([[("b", 1), ("a", 2)], None, []], pa.map_(pa.string(), pa.int64()))
+    seen: list[Any] = []
+    batches: Iterator[tuple[pa.Array, ...]] = iter([(column,)])
+    list(_run(seen.append, "shout", ("m",), batches, pa.string(), struct=False, counters=SimpleNamespace()))
+    assert seen == [{"b": 1, "a": 2}, None, {}]
 
 
 def test_results_that_fit_pass() -> None:

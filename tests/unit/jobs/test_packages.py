@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
@@ -97,6 +100,49 @@ def test_two_versions_of_a_package_are_installed_side_by_side(
     ), "nothing else is left"
     monkeypatch.setattr(packages, "_run_uv", None)
     assert install(first, tmp_path / "home") == one, "it is installed once"
+
+
+def test_packages_in_use_are_used_by_a_second_driver_too(tmp_path: Path, wheels: Path) -> None:
+    """A driver holds the lock of its packages as long as it lives."""
+    lock = locked(tmp_path, wheel(wheels, "greeting", "1.0"))
+    packages._hold(install(lock, tmp_path / "home"))
+    second = threading.Thread(target=install, args=(lock, tmp_path / "home"), daemon=True)
+    second.start()
+    second.join(20)
+    os.close(packages._held.pop())
+    assert not second.is_alive(), "it waited for the end of the first driver"
+
+
+def test_a_helper_in_the_current_folder_does_not_replace_a_module_of_the_new_start(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock_file(tmp_path, wheel(wheels, "greeting", "1.0"))
+    for helper in ("rich", "typer"):
+        (tmp_path / f"{helper}.py").write_text("raise SystemExit('the helper was imported')")
+    starts: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda _program, command, variables: starts.append((command, variables)))
+    monkeypatch.setattr(packages, "_hold", lambda _folder: None)
+    monkeypatch.setattr(sys, "argv", ["clonos", "--version"])
+    packages.activate(tmp_path / "job.py", tmp_path / "home")
+    [(command, variables)] = starts
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_the_index_does_not_have_is_not_tried_again(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = wheel(wheels, "greeting", "1.0")
+    next((wheels / "greeting").glob("*.whl")).unlink()
+    index = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(wheels)))
+    threading.Thread(target=index.serve_forever, daemon=True).start()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{index.server_port}")
+    try:
+        with pytest.raises(PackagesInvalid, match=r"uv: .*404"):
+            install(locked(tmp_path, line), tmp_path / "home")
+    finally:
+        index.shutdown()
+        index.server_close()
 
 
 def test_the_paths_of_an_earlier_start_are_left_out(tmp_path: Path) -> None:
