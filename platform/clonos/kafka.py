@@ -348,7 +348,7 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
         admin = AdminClient(config)
     except KafkaException as error:  # it reads the files of certificates and keys
         files = (kafka.ssl_ca_location, kafka.ssl_certificate_location, kafka.ssl_key_location)
-        missing = "".join(f"; {file} is no file" for file in files if file is not None and not file.is_file())
+        missing = "".join(f"; {file} is not a file" for file in files if file is not None and not file.is_file())
         what = f"The settings of the connection to Kafka are not usable: {error.args[0].str().rstrip('.')}{missing}."
         raise KafkaAccessDenied(what, kept="nothing was started.") from error
     deadline = time.monotonic() + timeout_s
@@ -371,19 +371,29 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
     raise BrokerUnavailable(f"{cluster} did not answer: {causes[-1].str() if causes else reason}.")
 
 
-def unreachable_broker(metadata: ClusterMetadata) -> BrokerUnavailable | None:
-    """The error about a broker whose advertised address this machine cannot reach; None: all are reachable.
+def unreachable_broker(metadata: ClusterMetadata, *, one_suffices: bool = False) -> BrokerUnavailable | None:
+    """The error about a broker that this machine does not reach at the address that the broker advertises.
 
     The first connection uses the bootstrap servers, all others the addresses that the brokers advertise.
+
+    Args:
+        metadata: The brokers.
+        one_suffices: Whether a cluster is usable as soon as one broker is reachable: the others may be down, and lead
+            no partition.
+
+    Returns:
+        The error; None if the brokers are reachable.
     """
     with ThreadPoolExecutor(8, "clonos-addresses") as pool:
-        problems = [problem for problem in pool.map(_unreachable, metadata.brokers.values()) if problem]
-    if not problems:
+        reached = list(pool.map(_unreachable, metadata.brokers.values()))
+    problems = [problem for problem in reached if problem]
+    if not problems or (one_suffices and not all(reached)):
         return None
     return BrokerUnavailable(
-        f"Kafka answers, but directs its clients to {problems[0]}.",
+        f"Kafka answers, but this machine does not reach {problems[0]}.",
         kept="nothing was started.",
-        hint="set advertised.listeners of that broker to an address that this machine can reach.",
+        hint="start that broker if it is down; otherwise set its advertised.listeners to an address that this machine "
+        "can reach.",
     )
 
 
@@ -393,11 +403,11 @@ def _unreachable(broker: BrokerMetadata) -> str:
             return ""
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        return f"broker {broker.id} at {broker.host}:{broker.port}, which is not reachable: {reason}"
+        return f"broker {broker.id} at {broker.host}:{broker.port}: {reason}"
 
 
 def explained(kafka: KafkaSettings, error: ClonosError) -> ClonosError:
-    """The error, or a clearer one: Kafka did not answer because its brokers advertise an address that is not reachable.
+    """The error, or a clearer one: this machine does not reach a broker at the address that the broker advertises.
 
     Args:
         kafka: The Kafka cluster.

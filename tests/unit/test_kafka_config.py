@@ -185,7 +185,7 @@ def test_a_file_that_librdkafka_cannot_read_is_a_typed_error(tmp_path: Path, fie
     kafka = KafkaSettings.model_validate(
         {"bootstrap_servers": "127.0.0.1:9", "security_protocol": "SSL", field: tmp_path / "missing.pem"}
     )
-    with pytest.raises(KafkaAccessDenied, match=r"to Kafka are not usable.*missing\.pem is no file"):
+    with pytest.raises(KafkaAccessDenied, match=r"to Kafka are not usable.*missing\.pem is not a file"):
         await_brokers(kafka, timeout_s=0.1)
 
 
@@ -250,6 +250,10 @@ def test_an_advertised_address_that_is_not_reachable_is_named(
     with socket.create_server(("127.0.0.1", 0)) as server:
         good = server.getsockname()
         assert unreachable_broker(cast("Any", Metadata(good))) is None
+        one_is_down = cast("Any", Metadata((host, port), good))
+        assert unreachable_broker(one_is_down, one_suffices=True) is None, "the other one may lead all partitions"
+        assert unreachable_broker(one_is_down) is not None
+        assert unreachable_broker(cast("Any", Metadata((host, port))), one_suffices=True) is not None
         monkeypatch.setattr("clonos.kafka.await_brokers", lambda *_, **__: Metadata(good, (host, port)))
         error = explained(KafkaSettings(), BrokerUnavailable("Kafka did not answer."))
     assert f"broker 1 at {host}:{port}" in error.what

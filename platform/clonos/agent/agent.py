@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeVar
 
@@ -48,6 +48,7 @@ from clonos.resources.hosts import (
     TaskResult,
     Work,
 )
+from clonos.resources.service import warned_within
 from clonos.settings import Settings
 
 _T = TypeVar("_T")
@@ -412,23 +413,34 @@ class Agent:
         return AgentSnapshot(tuple(drivers), self._settings.slots, self._pool.ready, unanswered_s)
 
     async def _renew_token(self) -> None:
-        """Replace the token in the last third of its lifetime, and log a warning from a week before it expires."""
+        """Replace the token in the last third of its lifetime.
+
+        A failure is a warning: ``token-not-renewed``, or ``token-expires`` from a week before the token expires (from
+        the last quarter of a shorter lifetime).
+        """
+        expires_at: datetime | None = None
+        lifetime = timedelta()
         while self._token is not None:
             await self._registered.wait()
             pause_s = _TOKEN_CHECKED_S
             try:
+                self._token.store()  # an earlier attempt may have failed
                 own = await self._api.own_token()
-                if own.expires_at is not None:
-                    lifetime_s = (own.expires_at - own.created_at).total_seconds()
-                    left_s = (own.expires_at - datetime.now(UTC)).total_seconds()
-                    if left_s <= lifetime_s / 3:
+                expires_at = own.expires_at
+                if expires_at is not None:
+                    lifetime = expires_at - own.created_at
+                    left = expires_at - datetime.now(UTC)
+                    if left <= lifetime / 3:
                         renewed = await self._api.renew_token(overlap_s=_TOKEN_OVERLAP_S)
+                        expires_at = renewed.expires_at
                         self._token.replace(renewed.token)
-                        _log.info("token-renewed", token=renewed.id, expires=f"{renewed.expires_at:%Y-%m-%d %H:%M} UTC")
-                        left_s = lifetime_s
-                    pause_s = min(pause_s, max(1.0, left_s - lifetime_s / 3))
-            except (ApiUnavailable, ApiRejected, AgentReplaced, OSError) as error:
-                _log.warning("token-not-renewed", why=str(error))
+                        _log.info("token-renewed", token=renewed.id, expires=_moment(expires_at))
+                        left = lifetime
+                    pause_s = min(pause_s, max(1.0, (left - lifetime / 3).total_seconds()))
+            except (ApiUnavailable, ApiRejected, AgentReplaced, SpecError, OSError) as error:
+                soon = expires_at is not None and expires_at - datetime.now(UTC) <= warned_within(lifetime)
+                event = "token-expires" if soon else "token-not-renewed"
+                _log.warning(event, why=str(error), expires=_moment(expires_at))
                 pause_s = _TOKEN_RETRY_S
             await asyncio.sleep(pause_s)
         await asyncio.Event().wait()
@@ -529,3 +541,7 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(package)
     return versions
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC" if at is not None else "unknown"

@@ -49,7 +49,7 @@ def is_outage(error: BaseException) -> bool:
     """Whether an exception shows that a service is away, and not that the calling code is wrong.
 
     These are errors of connections and names, timeouts, and the answers 429, 502, 503 and 504 as exceptions of urllib,
-    requests, httpx and aiohttp. A certificate that is not trusted is no outage.
+    requests, httpx and aiohttp. A certificate that is not trusted is not an outage.
     """
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _chain(error)):
         return False

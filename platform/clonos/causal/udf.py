@@ -192,11 +192,13 @@ def _as_array(
             except _UNFIT as error:
                 row = ", ".join(exact.shown(column[index]) for column in columns)
                 raise JobCodeError(
-                    f"The UDF {operator} returned {exact.shown(value)} for the arguments ({row}), which is no "
-                    f"{arrow_type}: {error}.",
+                    f"The UDF {operator} returned {exact.shown(value)} for the arguments ({row}), which does "
+                    f"not fit the type {arrow_type}: {error}.",
                     hint="return a value of the declared type; text must be valid Unicode without lone surrogates.",
                 ) from error
-        raise JobCodeError(f"The UDF {operator} returned values that are no {arrow_type}: {failure}.") from failure
+        raise JobCodeError(
+            f"The UDF {operator} returned values that do not fit the type {arrow_type}: {failure}."
+        ) from failure
 
 
 def _as_dict(value: Any) -> Any:

@@ -124,7 +124,7 @@ def _fitting(result: Any, spark_type: DataType, operator: str) -> Any:
             if len(large):
                 raise carry(
                     JobCodeError(
-                        f"The UDF {operator} returned {float(large.iloc[0])}, which is no float of 32 bits.",
+                        f"The UDF {operator} returned {float(large.iloc[0])}, which does not fit a float of 32 bits.",
                         hint="declare the result as double, or return smaller numbers.",
                     )
                 )

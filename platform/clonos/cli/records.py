@@ -145,8 +145,8 @@ def _as_text(message: Message) -> str:
     return f"{_text(message.key()) or ''}\t{_text(message.value()) or ''}"
 
 
-def _as_json(message: Message) -> str:
-    return json.dumps(
+def _as_json(message: Message) -> bytes:
+    text = json.dumps(
         {
             "topic": message.topic(),
             "partition": message.partition(),
@@ -158,6 +158,7 @@ def _as_json(message: Message) -> str:
         },
         ensure_ascii=False,
     )
+    return text.encode()
 
 
 def _text(raw: str | bytes | None) -> str | None:

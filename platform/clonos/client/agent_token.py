@@ -45,6 +45,8 @@ class AgentToken:
         self._file = file
         self._renewed = renewed
         self._newest: _Renewed | None = None  # also without a disk that can be written
+        self._is_stored = True
+        self._read = ""  # digest of the newest readable text of `file`
 
     def text(self) -> str:
         """The token to send.
@@ -53,18 +55,31 @@ class AgentToken:
             SpecError: The token file cannot be read, is empty, or does not hold a token.
         """
         first = self._first()
+        self._read = _digest(first)
         newest = self._newest or self._stored()
-        return newest.token if newest is not None and newest.replaces == _digest(first) else first
+        return newest.token if newest is not None and newest.replaces == self._read else first
 
     def replace(self, token: str) -> None:
-        """Use another token from now on, and store it.
+        """Use another token from now on instead of the one that was sent, and store it.
 
         Raises:
+            SpecError: The token file has never been readable.
             OSError: It cannot be stored; until the agent exits, it is used.
         """
-        self._newest = _Renewed(_digest(self._first()), token)
-        if self._renewed is not None:
+        # The token file may have become unreadable since the request for the new token.
+        self._newest = _Renewed(self._read or _digest(self._first()), token)
+        self._is_stored = self._renewed is None
+        self.store()
+
+    def store(self) -> None:
+        """Store the token of `replace`, unless it is stored.
+
+        Raises:
+            OSError: It cannot be stored.
+        """
+        if self._renewed is not None and self._newest is not None and not self._is_stored:
             write_private(self._renewed, msgspec.json.encode(self._newest).decode())
+            self._is_stored = True
 
     def _first(self) -> str:
         try:

@@ -51,7 +51,11 @@ def check(settings: Settings) -> Iterator[Check]:
     if embedded:
         yield from users(pwd.getpwall())
     if (unreachable := unreachable_broker(metadata)) is not None:
-        yield fail("Kafka's addresses", unreachable.what, meaning="no job can run.", fix=unreachable.hint)
+        if unreachable_broker(metadata, one_suffices=True) is not None:
+            yield fail("Kafka's addresses", unreachable.what, meaning="no job can run.", fix=unreachable.hint)
+        else:
+            meaning = "a job waits for each partition that this broker leads."
+            yield warn("Kafka's addresses", unreachable.what, meaning=meaning, fix=unreachable.hint)
         return
     admin = AdminClient(client_config(kafka))
     broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))

@@ -12,7 +12,7 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
     """The configured Kafka, else the running embedded Kafka of `settings.home`.
 
     Raises:
-        BrokerUnavailable: Neither is reachable, or a broker advertises an address that is not.
+        BrokerUnavailable: Neither is reachable, or no broker is at the address that it advertises.
     """
     kafka = settings.kafka
     if not kafka.bootstrap_servers:
@@ -24,7 +24,7 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
                 hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
             )
         kafka = kafka.model_copy(update={"bootstrap_servers": embedded.bootstrap_servers})
-    unreachable = unreachable_broker(await_brokers(kafka, timeout_s=10.0))
+    unreachable = unreachable_broker(await_brokers(kafka, timeout_s=10.0), one_suffices=True)
     if unreachable is not None:
         raise unreachable
     return kafka

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,19 @@ def _time(value: Any, kind: Any = dt.datetime) -> dt.datetime:
     return time
 
 
+def _single(value: Any) -> float:
+    """The number of 32 bits next to a number of JSON, which has neither NaN nor infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
+        raise exact.Unfit(value, "a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise exact.Unfit(value, "a finite float of 32 bits")
+    return exact.rounded_single(number)
+
+
 _PLAIN: Final[dict[type[T.DataType], Any]] = {
     T.BooleanType: bool,
     T.FloatType: _Single,
@@ -86,7 +100,7 @@ _PLAIN: Final[dict[type[T.DataType], Any]] = {
     T.DecimalType: decimal.Decimal,
 }
 _JUDGES: Final[dict[type, exact.Fit]] = {
-    _Single: lambda value: exact.rounded_single(value if isinstance(value, bool) else float(value)),
+    _Single: _single,
     _Time: _time,
     _LocalTime: lambda value: _time(value, _PLAIN[T.TimestampNTZType]),
     **{_WHOLE[kind]: exact.integer(bits) for kind, bits in _INTEGERS.items()},

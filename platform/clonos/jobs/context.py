@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
@@ -357,13 +357,24 @@ def _require_member(allowed: tuple[str, ...], value: str, subject: str) -> None:
         raise SpecError(f"{subject} {value!r}.", hint=f"use {' or '.join(allowed)}.")
 
 
+# What the context itself passes to a connector.
+_PASSED: Final = frozenset({"output_mode", "delivery", "starting", "max_per_epoch", "options"})
+
+
 def _connector(group: str, name: str, options: Iterable[str]) -> Callable[..., Any]:
-    """The class of a connector, if it takes these options."""
+    """The class of a connector, if it takes these options.
+
+    The context passes the first parameter by position: topics or a sink's name.
+    """
     kind = find_connector(group, name)
-    parameters = inspect.signature(kind).parameters.values()
+    parameters = list(inspect.signature(kind).parameters.values())
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return kind
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next((parameter for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY), None)
+    known = [
+        other.name for other in parameters if other.kind in by_name and other is not first and other.name not in _PASSED
+    ]
     of_context = inspect.signature(JobContext.sink if group == "clonos.sinks" else JobContext.source).parameters
     for option in options:
         if option not in known:

@@ -97,6 +97,9 @@ def test_a_token_that_cannot_be_stored_is_used(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         token.replace("clonos_b_2")
     assert token.text() == "clonos_b_2"
+    (tmp_path / "nowhere").mkdir()
+    token.store()
+    assert AgentToken(tmp_path / "token", tmp_path / "nowhere" / "renewed").text() == "clonos_b_2"
 
 
 @pytest.mark.parametrize(

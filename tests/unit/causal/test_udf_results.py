@@ -46,7 +46,7 @@ def test_a_value_of_another_type_is_named() -> None:
 
 
 def test_a_number_above_64_bits_is_named() -> None:
-    with pytest.raises(CarriedError, match="is no int64"):
+    with pytest.raises(CarriedError, match="does not fit the type int64"):
         results(lambda row: row << 70, pa.int64(), 1)
 
 

@@ -139,6 +139,18 @@ def test_json_that_does_not_fit_is_poison(pins: Pins, value: bytes) -> None:
         decoded(Json().reader(ddl(id=T.LongType()), pins), value)
 
 
+@pytest.mark.parametrize("kind", [T.FloatType(), T.DoubleType()])
+@pytest.mark.parametrize(
+    "value", ['"NaN"', '"inf"', '"1_000"', '"1.5"', "true", "NaN", "1e400", "-1e400", "1" + "0" * 400, "[1]"]
+)
+def test_json_numbers_are_finite_numbers(pins: Pins, kind: T.DataType, value: str) -> None:
+    decode = Json().reader(T.StructType([T.StructField("n", kind)]), pins).open(None)
+    with pytest.raises(ValueError, match=r"\.n`|JSON is malformed"):
+        decode(b'{"n":%s}' % value.encode())
+    assert decode(b'{"n":0.5}') == decode(b'{"n":5e-1}') == {"n": 0.5}
+    assert decode(b'{"n":7}') == {"n": 7.0}
+
+
 def test_json_requires_not_null_fields(pins: Pins) -> None:
     kinds = T.StructType([T.StructField("id", T.LongType(), nullable=False)])
     reader = Json().reader(kinds, pins)

@@ -18,6 +18,7 @@ from clonos.errors import (
     SpecError,
     TopicMissing,
 )
+from clonos.jobs import context as context_module
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job, job
 from clonos.jobs.loading import load_job
@@ -228,6 +229,18 @@ def test_unknown_options_are_refused_with_the_similar_one(call: Any, message: st
     with pytest.raises(ClonosError) as refused:
         unknown.define(JobContext(None, unknown.spec, KafkaSettings()))  # type: ignore[arg-type]
     assert message in refused.value.what
+
+
+def test_connectors_of_others_may_have_parameters_that_are_not_keyword_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def third_party(name: str, output_mode: str, delivery: str, address: str, port: int = 1) -> None:
+        raise AssertionError("only its signature counts")
+
+    monkeypatch.setattr(context_module, "find_connector", lambda _group, _name: third_party)
+    assert context_module._connector("clonos.sinks", "theirs", ["address", "port"]) is third_party
+    for option in ("adress", "name", "output_mode"):
+        with pytest.raises(SpecError, match=f"no option '{option}'") as refused:
+            context_module._connector("clonos.sinks", "theirs", [option])
+        assert refused.value.hint == "its options are address, port."
 
 
 def test_job_that_loses_dead_letters_is_refused() -> None:
