@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
 from clonos.kafka import admin_client, unanswered
@@ -16,6 +16,7 @@ Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
 _Request = tuple[OffsetSpec, IsolationLevel]
 _EMPTY_ANSWERS: Final = 3
 _EMPTY_PAUSE_S: Final = 0.02
+_UNCLEAR: Final = frozenset({KafkaError._NOENT, KafkaError._UNKNOWN_PARTITION})
 _PROBLEM: Final = "The offsets of partitions cannot be read"
 
 
@@ -118,8 +119,9 @@ class OffsetClient:
                 except KafkaException as error:
                     if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                         continue
-                    # If no partition has a leader, librdkafka does not report which topics do not exist.
-                    if error.args[0].code() == KafkaError._NOENT and partition.topic in missing:
+                    # If no partition has a leader, librdkafka does not report which topics do not exist. It does not
+                    # know a partition that the topic had before it was created again.
+                    if error.args[0].code() in _UNCLEAR and partition in missing:
                         continue
                     raise unanswered(_PROBLEM, error.args[0]) from error
                 if offset < 0:  # librdkafka's answer if the connection was lost after the request
@@ -154,18 +156,21 @@ def partition_bounds(consumer: Consumer, topic: str, partition: int, *, timeout_
 
 
 class _Missing:
-    """The topics that do not exist; each is requested once."""
+    """The partitions that do not exist; the metadata of each topic is requested once."""
 
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
-        self._known: dict[str, bool] = {}
+        self._known: dict[str, TopicMetadata] = {}
 
-    def __contains__(self, topic: str) -> bool:
+    def __contains__(self, partition: TopicPartition) -> bool:
+        topic = partition.topic
         if topic not in self._known:
             try:
-                error = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic].error
+                self._known[topic] = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
             except KafkaException:
                 return False
-            self._known[topic] = error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        return self._known[topic]
+        known = self._known[topic]
+        if known.error is not None:
+            return bool(known.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return partition.partition not in known.partitions

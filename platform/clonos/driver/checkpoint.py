@@ -35,6 +35,7 @@ from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.control import RETAINED_EPOCHS, ControlState
 from clonos.log.records import Plan
 from clonos.spark.internals import hadoop_configuration, jvm_of
+from clonos.spark.stored_files import causes, is_denied
 
 _PROBE_BYTES: Final = 4096  # too many for a full disk
 # Exceptions of Java's and Hadoop's file systems that do not answer, and errors of mounted ones.
@@ -68,7 +69,6 @@ _AWAY_ERRORS: Final = frozenset(
         errno.ETIMEDOUT,
     }
 )
-_DEEPEST_CAUSE: Final = 10
 # What Hadoop's file systems of object stores can do (`clonos.CheckpointFiles`).
 _ABORTABLE: Final = "fs.capability.outputstream.abortable"
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
@@ -215,14 +215,20 @@ class CheckpointDirectory:
 
     @_typed
     def texts_above(self, name: str) -> list[str | None]:
-        """The contents of the files `name` in the directories above this one, whether it exists or not."""
+        """The contents of the files `name` in the directories above this one, whether it exists or not.
+
+        A file that the file system refuses to read counts as missing: a user may have rights below a prefix only.
+        """
         if self._local is not None:
-            parents = [parent / name for parent in Path(self._local).resolve().parents]
-            return [file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None for file in parents]
+            return [_readable_text(parent / name) for parent in Path(self._local).resolve().parents]
         texts: list[str | None] = []
         path = self._path(self.location).getParent()
         while path is not None:
-            texts.append(self._text_of(self._path(path, name)))
+            try:
+                texts.append(self._text_of(self._path(path, name)))
+            except Py4JJavaError as error:
+                if not is_denied(error):
+                    raise
             path = path.getParent()
         return texts
 
@@ -304,13 +310,12 @@ class CheckpointDirectory:
         for epoch in self.commits()[-1:]:
             _, _, body = (self._read("commits", epoch) or "").partition("\n")
             operators: dict[str, list[Any]] = (json.loads(body) if _is_json(body) else {}).get("stateUniqueIds") or {}
+            if self._local is not None:  # every takeover asks: faster than through Hadoop
+                state = Path(self._local, "state")
+                folders = [state / name / str(part) for name, parts in operators.items() for part in range(len(parts))]
+                return not all(folder.exists() for folder in folders)
             # On other file systems a request for each partition would delay each start.
-            folders = [
-                f"state/{operator}{f'/{partition}' if self._local is not None else ''}"
-                for operator, partitions in operators.items()
-                for partition in range(len(partitions) if self._local is not None else 1)
-            ]
-            return not all(self._fs.exists(self._path(f"{self.location}/{folder}")) for folder in folders)
+            return not all(self._fs.exists(self._path(f"{self.location}/state/{name}")) for name in operators)
         return False
 
     @_typed
@@ -344,29 +349,22 @@ class CheckpointDirectory:
         return sorted(int(name) for name in names if name.isdigit())
 
 
+def _readable_text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+        return None
+
+
 def unusable(location: str, error: Py4JJavaError | OSError) -> CheckpointUnavailable | CheckpointUnwritable:
     """The typed error of an access to the checkpoint `location` that failed."""
     if isinstance(error, OSError):
         away, reason = error.errno in _AWAY_ERRORS, str(error)
     else:
-        away, reason = not _AWAY.isdisjoint(_causes(error.java_exception)), error.java_exception.toString()
+        away, reason = not _AWAY.isdisjoint(causes(error.java_exception)), error.java_exception.toString()
     if away:
         return CheckpointUnavailable(f"The file system of the checkpoint {location} does not answer: {reason}")
     return CheckpointUnwritable(f"The checkpoint {location} cannot be used: {reason}")
-
-
-def _causes(exception: Any) -> set[str]:
-    """The simple class names of a Java exception and its causes."""
-    names: set[str] = set()
-    while exception is not None and len(names) < _DEEPEST_CAUSE:
-        name = str(exception.getClass().getSimpleName())
-        if name in names:
-            break
-        names.add(name)
-        # A remote exception of Hadoop carries the name of its class.
-        names |= {str(exception.getClassName()).rpartition(".")[2]} if name == "RemoteException" else set()
-        exception = exception.getCause()
-    return names
 
 
 def replay_from(epoch: int) -> str:

@@ -8,6 +8,7 @@ writes it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -81,7 +82,8 @@ class CheckpointOwner:
         Raises:
             CheckpointForeign: The file names another job or subject.
             CheckpointUnavailable: The file system does not answer.
-            CheckpointUnwritable: The file cannot be read.
+            CheckpointUnwritable: The file in the checkpoint cannot be read. Above it, a file that the file system
+                refuses to read counts as missing.
         """
         try:
             self._text = self._directory.read_text(OWNER_FILE)
@@ -166,8 +168,15 @@ def text_in(folder: Path) -> str | None:
 
 
 def texts_above(folder: Path) -> list[str | None]:
-    """The contents of the owner files in the folders above `folder`, which need not exist; links are followed."""
-    return [text_in(parent) for parent in folder.resolve().parents]
+    """The contents of the owner files in the folders above `folder`, which need not exist; links are followed.
+
+    A file that this user may not read counts as missing.
+    """
+    texts = []
+    for parent in folder.resolve().parents:
+        with contextlib.suppress(PermissionError):
+            texts.append(text_in(parent))
+    return texts
 
 
 def _named(owner: JobOwner) -> str:

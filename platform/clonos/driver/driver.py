@@ -403,6 +403,9 @@ class Driver:
             # A new lineage builds on the commits of the checkpoint. The claim itself holds them, so that a crash right
             # after the claim leaves no partial lineage.
             lineage = self._positions.committed() if self._options.new_lineage and not restart else None
+            # A claim after a claim, or on connections to the log, needs no request to the checkpoint's file system.
+            knows = restart or self._options.new_lineage or (prepared is not None and bool(prepared.topic))
+            had = not knows and bool(self._positions.committed())
             self._topic_ids = TopicIds(self._kafka)
             published = (published_topics(self._graph, query) for query in self._context.queries)
             self._topic_ids.prefetch(self._positions.topics().union(*published, [log_topic(self._job.spec.name)]))
@@ -414,7 +417,7 @@ class Driver:
                 dropped=self._job.spec.spec.dropped_sinks,
                 # A restore to an older point publishes again on purpose.
                 carry=self._positions.interrupted() if lineage is not None and not self._options.request_key else (),
-                had=bool(self._positions.committed()) and not self._options.new_lineage,
+                had=had,
             )
         except ClonosError as error:
             if not error.retry:
@@ -441,8 +444,9 @@ class Driver:
             self._to(DriverState.RECONCILING)
             self._checkpoint_owner.write(own.owner.lineage)
             self._check_continuity(own)
-            self._pin(own)
-            running = self._preparation().prepare(own, self._divide_in_doubt(own))
+            committed = self._positions.committed()
+            self._pin(own, committed)
+            running = self._preparation().prepare(own, self._divide_in_doubt(own, committed))
             order = StartOrder(running, self._graph, cold=prepared is None and not restart)
             self._running = running
             self._start_due(order)
@@ -467,7 +471,7 @@ class Driver:
         now = self._topic_ids.of(self._positions.topics())
         check_source_topics(own.state.topic_ids, now, job=self._job.spec.name)
 
-    def _divide_in_doubt(self, own: Ownership) -> dict[str, int] | None:
+    def _divide_in_doubt(self, own: Ownership, committed: dict[str, int]) -> dict[str, int] | None:
         """Refuse epochs in doubt that other code planned, before any query begins an epoch that is in doubt then.
 
         Returns:
@@ -477,7 +481,7 @@ class Driver:
             CheckpointMismatch: Other code has to finish epochs in doubt.
         """
         code, name = self._job.code, self._job.spec.name
-        in_doubt = epochs_in_doubt(own, self._positions.committed(), [query.sink for query in self.queries])
+        in_doubt = epochs_in_doubt(own, committed, [query.sink for query in self.queries])
         if self._options.finish_in_doubt:
             return last_own(in_doubt, code)
         if self._options.accept_new_code:
@@ -569,7 +573,7 @@ class Driver:
             except SourceOffsetsExpired as cause:
                 raise cause from error
 
-    def _pin(self, own: Ownership) -> None:
+    def _pin(self, own: Ownership, committed: dict[str, int]) -> None:
         """Define the job again if an epoch in doubt was planned with other answers of a Schema Registry.
 
         The "latest version" may have changed since another process, or an earlier start of this one, read it.
@@ -577,7 +581,6 @@ class Driver:
         pins, pinned = self._context.pins, dict[str, int]()
         if not pins.answers:
             return
-        committed = self._positions.committed()
         for query in self._context.queries:
             # Also an epoch that is committed in the log, but not in Spark's checkpoint: it is replayed too.
             plan = own.state.plan(query.name, committed.get(query.name, -1) + 1)

@@ -136,7 +136,7 @@ class Preparation:
 
     def _committed(self, query: Query) -> int:
         """The newest epoch that a query's checkpoint has committed; -1: none."""
-        return self.positions.committed().get(query.name, -1)
+        return max(self.directory(query).commits(), default=-1)
 
     def _settings(self, checkpoint: CheckpointDirectory) -> dict[str, str]:
         partitions = self.job.spec.spec.shuffle_partitions

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
 _ABORTABLE: Final = "fs.capability.outputstream.abortable"
+_DEEPEST_CAUSE: Final = 10
+# Of HDFS and of object stores.
+_DENIED: Final = frozenset({"AccessControlException", "AccessDeniedException"})
 
 
 class StoredFolder:
@@ -62,10 +65,15 @@ class StoredFolder:
                 stream.close()
 
     def texts_above(self, name: str) -> list[str | None]:
-        """The contents of the files `name` in the folders above this one, whether it exists or not."""
-        texts, path = [], self._path(self.location).getParent()
+        """The contents of the files `name` in the folders above this one, whether it exists or not.
+
+        A file that the file system refuses to read counts as missing: a user may have rights below a prefix only.
+        """
+        texts: list[str | None] = []
+        path = self._path(self.location).getParent()
         while path is not None:
-            texts.append(self.at(str(path.toString())).read_text(name))
+            with contextlib.suppress(PermissionError):
+                texts.append(self.at(str(path.toString())).read_text(name))
             path = path.getParent()
         return texts
 
@@ -108,10 +116,30 @@ class StoredFolder:
         return self._path(f"{self.location}/{name}" if name else self.location)
 
 
-@contextmanager
+def causes(exception: Any) -> set[str]:
+    """The simple class names of a Java exception and its causes."""
+    names: set[str] = set()
+    while exception is not None and len(names) < _DEEPEST_CAUSE:
+        name = str(exception.getClass().getSimpleName())
+        if name in names:
+            break
+        names.add(name)
+        # A remote exception of Hadoop carries the name of its class.
+        names |= {str(exception.getClassName()).rpartition(".")[2]} if name == "RemoteException" else set()
+        exception = exception.getCause()
+    return names
+
+
+def is_denied(error: Py4JJavaError) -> bool:
+    """Whether a file system refused access because the user lacks a right."""
+    return not _DENIED.isdisjoint(causes(error.java_exception))
+
+
+@contextlib.contextmanager
 def _hadoop_errors() -> Iterator[None]:
-    """Raise errors of Hadoop as `OSError`."""
+    """Raise errors of Hadoop as `OSError`, or `PermissionError` if a right is missing."""
     try:
         yield
     except Py4JJavaError as error:
-        raise OSError(str(error.java_exception.toString())) from error
+        kind = PermissionError if is_denied(error) else OSError
+        raise kind(str(error.java_exception.toString())) from error

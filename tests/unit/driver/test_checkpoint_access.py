@@ -11,7 +11,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from clonos.driver.checkpoint import CheckpointDirectory, unusable
+from clonos.driver.checkpoint_owner import OWNER_FILE, texts_above
 from clonos.errors import CheckpointUnavailable, CheckpointUnwritable, EpochFailed
+from clonos.spark.stored_files import StoredFolder
 
 
 def java_exception(name: str, cause: Any = None, *, remote: str = "") -> Any:
@@ -65,3 +67,82 @@ def test_a_mounted_file_system_that_does_not_answer_is_an_outage(
             with pytest.raises(CheckpointUnavailable if away else EpochFailed):
                 read()
     assert directory.read_text("owner.json") is None
+
+
+class Store:
+    """A file system of Hadoop that refuses all access above ``/jobs``."""
+
+    def __init__(self, refusal: str = "AccessDeniedException") -> None:
+        self._refusal = refusal
+
+    def exists(self, path: Any) -> bool:
+        if not str(path.text).startswith("/jobs"):
+            raise java_error(java_exception("IOException", java_exception(self._refusal)))
+        return False
+
+
+class StorePath:
+    def __init__(self, text: Any, name: str = "") -> None:
+        base = text.text if isinstance(text, StorePath) else str(text)
+        self.text = f"{base.rstrip('/')}/{name}" if name else base
+
+    def getParent(self) -> StorePath | None:  # noqa: N802
+        parent = self.text.rpartition("/")[0]
+        return StorePath(parent or "/") if self.text != "/" else None
+
+    def toString(self) -> str:  # noqa: N802
+        return self.text
+
+    def getFileSystem(self, configuration: Any) -> Any:  # noqa: N802
+        return configuration
+
+
+def stored(store: Store) -> tuple[CheckpointDirectory, StoredFolder]:
+    directory = CheckpointDirectory.__new__(CheckpointDirectory)
+    directory.location, directory._local = "/jobs/one/out", None
+    directory._fs, directory._path = store, StorePath
+    jvm: Any = SimpleNamespace(
+        org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=SimpleNamespace(Path=StorePath))))
+    )
+    return directory, StoredFolder(jvm, store, "/jobs/one/out")
+
+
+def test_a_refusal_above_the_checkpoint_counts_as_no_file() -> None:
+    """A user of an object store may have rights below a prefix of the bucket only."""
+    directory, folder = stored(Store())
+    assert not any(directory.texts_above(OWNER_FILE))
+    assert not any(folder.texts_above(OWNER_FILE))
+    directory, folder = stored(Store("SomethingElse"))
+    with pytest.raises(EpochFailed):
+        directory.texts_above(OWNER_FILE)
+    with pytest.raises(OSError, match="IOException"):
+        folder.texts_above(OWNER_FILE)
+
+
+def test_a_refusal_above_a_local_checkpoint_counts_as_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "one" / "out"
+    place.mkdir(parents=True)
+    (tmp_path / "one" / OWNER_FILE).write_text("text")
+    directory = CheckpointDirectory.__new__(CheckpointDirectory)
+    directory.location = directory._local = str(place)
+    read_text = Path.read_text
+
+    def refusing(file: Path, **options: Any) -> str:
+        if not file.is_relative_to(tmp_path / "one"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read_text(file, **options)
+
+    monkeypatch.setattr(Path, "read_text", refusing)
+    for texts in (directory.texts_above(OWNER_FILE), texts_above(place)):
+        assert [text for text in texts if text] == ["text"]
+
+
+def test_missing_state_of_a_local_checkpoint_needs_no_jvm(tmp_path: Path) -> None:
+    directory = CheckpointDirectory.__new__(CheckpointDirectory)
+    directory.location = directory._local = str(tmp_path)  # no `_fs`
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "3").write_text('v2\n{"stateUniqueIds":{"0":[["a"],["b"]]}}')
+    for part in ("0", "1"):
+        assert directory.lacks_state()
+        (tmp_path / "state" / "0" / part).mkdir(parents=True)
+    assert not directory.lacks_state()

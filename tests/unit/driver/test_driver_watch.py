@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -259,6 +260,35 @@ def test_output_that_markers_do_not_prove_counts_as_published(
     (epoch,) = epochs_in_doubt(own, {"out": 0}, [sink])
     assert epoch.published is published
     assert start.calls == ["claim"]
+
+
+@pytest.mark.parametrize(("prepared", "before"), [(None, ["read"]), (SimpleNamespace(topic="clonos.j.log"), [])])
+def test_a_takeover_reads_the_commits_of_the_queries_once(
+    monkeypatch: pytest.MonkeyPatch, prepared: Any, before: list[str]
+) -> None:
+    """On an object store each read is two requests for each query."""
+    start = Restarted(monkeypatch, BY_MARKERS, None)
+    driver, calls = start.driver, start.calls
+
+    def read() -> dict[str, int]:
+        calls.append("read")
+        return {"out": 0}
+
+    positions = SimpleNamespace(committed=read, topics=lambda: {"in"})
+    monkeypatch.setattr(Driver, "_positions", positions)
+    monkeypatch.setattr(driver_module, "published_topics", lambda *_: set())
+    monkeypatch.setattr(driver, "_check_continuity", lambda _own: None)
+    monkeypatch.setattr(driver, "_job", replace(driver._job, code="code"))
+    driver.__dict__["_checkpoint_owner"] = SimpleNamespace(write=lambda _lineage: None)
+    driver._context.pins = cast("Any", SimpleNamespace(answers={}))
+    driver._context.queries[0].sink = cast("Any", SimpleNamespace(**vars(BY_MARKERS), delivery="exactly-once"))
+
+    def prepare(*_: object) -> Any:
+        raise EpochFailed("enough")
+
+    monkeypatch.setattr(driver, "_preparation", lambda: SimpleNamespace(prepare=prepare))
+    assert isinstance(driver._attempt(prepared), EpochFailed)
+    assert calls == [*before, "claim", "read"]
 
 
 def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
