@@ -26,15 +26,22 @@ def write_private(file: Path, text: str) -> None:
     draft.replace(file)
 
 
-def read_private(file: Path) -> str | None:
+def read_private(file: Path, *, closed: bool = False) -> str | None:
     """The text of a file with tokens; None if there is no such file.
+
+    Args:
+        file: The file.
+        closed: Whether a file of this user that other users may read gets the mode 0600 instead of an error.
 
     Raises:
         SpecError: The file cannot be read, or other users may read it.
     """
     try:
         with file.open() as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            found = os.fstat(opened.fileno())
+            mode = found.st_mode
+            if closed and mode & _OTHERS and found.st_uid == os.geteuid():
+                os.fchmod(opened.fileno(), mode := 0o600)
             text = opened.read()
     except FileNotFoundError:
         return None

@@ -93,7 +93,8 @@ class AgentToken:
         return text
 
     def _stored(self) -> _Renewed | None:
-        text = read_private(self._renewed) if self._renewed is not None else None
+        # Kubernetes may open the files of a volume to the group of the pod.
+        text = read_private(self._renewed, closed=True) if self._renewed is not None else None
         if not text:
             return None
         try:

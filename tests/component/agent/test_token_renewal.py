@@ -91,6 +91,16 @@ def test_a_token_of_the_user_takes_precedence(tmp_path: Path) -> None:
     assert AgentToken(file, renewed).text() == "clonos_c_3"
 
 
+def test_a_stored_token_whose_file_was_opened_to_the_group_is_used(tmp_path: Path) -> None:
+    """As by Kubernetes, for a volume of a pod with a group."""
+    file, renewed = tmp_path / "token", tmp_path / "renewed"
+    file.write_text("clonos_a_1\n")
+    AgentToken(file, renewed).replace("clonos_b_2")
+    renewed.chmod(0o660)
+    assert AgentToken(file, renewed).text() == "clonos_b_2"
+    assert stat.S_IMODE(renewed.stat().st_mode) == 0o600
+
+
 def test_a_token_that_cannot_be_stored_is_used(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("clonos_a_1")
     token = AgentToken(tmp_path / "token", tmp_path / "nowhere" / "renewed")

@@ -81,6 +81,21 @@ def test_an_agent_mounts_its_own_token_only() -> None:
     assert f"--token-file={mount['mountPath']}" in container["args"]
 
 
+def test_no_other_pod_reads_the_volume_of_an_agent() -> None:
+    """It has the agent's renewed token."""
+    assert POD["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch", "files keep their modes"
+    (volumes,) = [
+        each["expression"]
+        for each in the("ValidatingAdmissionPolicy", "clonos-driver")["spec"]["validations"]
+        if "persistentVolumeClaim)" in each["expression"]
+    ]
+    refused = [f"{claim['metadata']['name']}-" for claim in AGENT["volumeClaimTemplates"]]
+    assert volumes.count("has(volume.persistentVolumeClaim)") == len(refused) == 1
+    for start in refused:
+        guard = f"!volume.persistentVolumeClaim.claimName.startsWith('{start}')"
+        assert f"(has(volume.persistentVolumeClaim) && {guard})" in volumes
+
+
 def test_a_policy_limits_what_drivers_start() -> None:
     policy, binding = (the(kind, "clonos-driver") for kind in CLUSTER_WIDE)
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
