@@ -69,7 +69,7 @@ async def show_job(
     code: list[tuple[str, str]] = []
     if tab == "configuration" and owns and row.deleted_at is None:
         main = row.spec["spec"].get("main") or "job.py"
-        code = version_diff.listing(await version_diff.files_of(database, row.artifact, main), main)
+        code = await version_diff.listing(database, row.artifact, main)
     if tab == "configuration" and version is not None:
         async with database.reading() as session:
             stored = [await jobs.stored_version(session, row, number) for number in (version, row.version)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import secrets
 import time
+import zipfile
 from typing import Any
 
 import pytest
@@ -163,8 +166,8 @@ def test_a_drained_host_hands_over_its_driver(job: ScriptedJob) -> None:
 # Upgrades
 
 
-def change_code(job: ScriptedJob, code: bytes = CODE + b"# newer\n") -> None:
-    body = {"artifact": upload(job.client, code)}
+def change_code(job: ScriptedJob, code: bytes = CODE + b"# newer\n", name: str = "job.py") -> None:
+    body = {"artifact": upload(job.client, code, name)}
     version = job.fetch()["version"]
     answer = job.client.patch(f"/jobs/{job.name}", json=body, headers={"If-Match": f'"{version}"'})
     assert answer.status_code == 200, answer.text
@@ -397,3 +400,39 @@ def test_an_epoch_in_doubt_is_finished_by_the_version_that_planned_it(job: Scrip
     assert (order["version"], order["finish_for"], order["finished"]) == (2, 0, [1])
     job.start_driver(host, order["run"], 4)
     assert job.await_job(state="RUNNING")["observed_version"] == 2
+
+
+def test_a_comparison_of_code_shows_files_within_a_limit_and_names_the_others(job: ScriptedJob) -> None:
+    """Files are compared by checksum: also a difference in a file that is too large to be shown is reported."""
+    job.start_with_standby()
+    files = {f"part{number}.py": "".join(f"{number}.{line}\n" for line in range(900)) for number in range(4)}
+    big = secrets.token_hex(200_000)
+    change_code(job, packed({"job.py": CODE.decode(), "big.txt": big, "empty.py": "", **files}), "code.zip")
+    changed = {name: text.replace("500", "changed") for name, text in files.items()}
+    change_code(
+        job,
+        packed({"job.py": CODE.decode(), "big.txt": big[:-1] + "x", "added.py": "", "empty.py": "", **changed}),
+        "code.zip",
+    )
+    code = job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 2}).json()["code"]
+    assert [line[:8] for line in code[:2]] == ["--- code", "+++ code"]
+    assert code[2:4] == ["# added.py: differs, not shown", "# big.txt: differs, not shown"]
+    assert code.count("+0.changed") == code.count("+1.changed") == 1
+    assert code[-2:] == ["# part2.py: differs, not shown", "# part3.py: differs, not shown"], (
+        "4,000 lines are the limit"
+    )
+    change_code(
+        job,
+        packed({"job.py": CODE.decode(), "big.txt": big[:-1] + "y", "added.py": "", "empty.py": "", **changed}),
+        "code.zip",
+    )
+    only_large = job.client.get(f"/jobs/{job.name}/versions/diff", params={"before": 3}).json()["code"]
+    assert only_large[2:] == ["# big.txt: differs, not shown"]
+
+
+def packed(files: dict[str, str]) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as writing:
+        for name, content in files.items():
+            writing.writestr(name, content)
+    return archive.getvalue()

@@ -423,7 +423,7 @@ def test_the_configuration_shows_the_code_to_its_owner(api: Served, browser: Bro
         shown = client.get(f"/jobs/{job}", params={"tab": "configuration"}).text
     assert "print(&#39;&lt;main&gt;&#39;)" in shown
     assert shown.index("<code>job.py</code>") < shown.index("<code>lib/words.py</code>")
-    assert "# no text" in shown
+    assert "# not a text file" in shown
     with browser(Role.VIEWER, subject="eve") as client:
         shown = client.get(f"/jobs/{job}", params={"tab": "configuration"}).text
     assert "WORDS = 1" not in shown
