@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.agent.process import RUN
 from clonos.cli.options import TextOutput, pairs
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ def run(
     lint: Annotated[bool, typer.Option(help="Log the linter's findings in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
+    from clonos.agent.process import RUN
     from clonos.driver.options import RunOptions
     from clonos.driver.process import run_job
     from clonos.driver.resolutions import RequestedResolution

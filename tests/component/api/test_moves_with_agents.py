@@ -194,7 +194,7 @@ def test_a_driver_is_replaced_while_it_runs(world: World) -> None:
     world.change(world.code(4, "running"))
     failed = world.pause("code that fails at once", lambda: world.ended("upgrade"))
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "upgrade-failed"), failed
-    world.runs(version=5)
+    world.runs(version=2)
     world.flows()
     assert world.causes() == ["rollback", "upgrade", "upgrade", "move", "move"]
     rows = world.rows()

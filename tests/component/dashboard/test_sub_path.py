@@ -55,7 +55,10 @@ def signed_in(api: Served, at: str, sent: dict[str, str]) -> httpx.Client:
 def links(page: httpx.Response) -> set[str]:
     """The addresses of a page's links and files in the browser."""
     base = re.search(r'<base href="([^"]*)">', page.text)
-    assert base, page.text
+    if base is None:  # a page of the documentation's site, whose links are relative to the page
+        path = "/clonos/" + page.url.path.removeprefix("/clonos").lstrip("/")
+        assert path.startswith("/clonos/docs/"), page.text
+        return {urljoin(path, link.replace("&amp;", "&")) for link in LINK.findall(page.text)}
     return {urljoin(base[1], link.replace("&amp;", "&")) for link in LINK.findall(page.text.replace(base[0], ""))}
 
 

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[ClonosError], str]] = [
     ("bad-pattern", {"source": None, "pattern": "in-("}, SpecError, "Unclosed group"),
     ("pattern-that-ends-ours", {"source": None, "pattern": "in)|(clonos.*"}, SpecError, "Unmatched"),
     ("pattern-that-swallows-ours", {"source": None, "pattern": r"\Qin"}, SpecError, "Unclosed group"),
-    ("unknown-argument", {"sink": {"colour": "red"}}, JobCodeError, "colour"),
+    ("unknown-argument", {"sink": {"colour": "red"}}, SpecError, "colour"),
 ]
 
 
