@@ -18,12 +18,19 @@ def create_private(folder: Path) -> None:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that no other user can read at any moment."""
+    """Write a file that no other user can read at any moment; it is complete also after a power failure."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
         opened.write(text + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
     draft.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def read_private(file: Path, *, closed: bool = False) -> str | None:
@@ -38,9 +45,9 @@ def read_private(file: Path, *, closed: bool = False) -> str | None:
     """
     try:
         with file.open() as opened:
-            found = os.fstat(opened.fileno())
-            mode = found.st_mode
-            if closed and mode & _OTHERS and found.st_uid == os.geteuid():
+            status = os.fstat(opened.fileno())
+            mode = status.st_mode
+            if closed and mode & _OTHERS and status.st_uid == os.geteuid():
                 os.fchmod(opened.fileno(), mode := 0o600)
             text = opened.read()
     except FileNotFoundError:

@@ -193,13 +193,17 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
     old = await lock_valid(session, token)
     if old.session_of is not None:
         raise StateConflict("A browser's session has no token to replace.", hint="send the API token itself.")
-    if old.replaced_by is not None and not (old.role == Role.AGENT and await _revoke_unused(session, old.replaced_by)):
-        raise StateConflict(
-            f"Token {token} was already replaced, by token {old.replaced_by}.",
-            kept="no token was created.",
-            hint="rotate the new token, or revoke this one.",
-        )
-    lifetime = None if old.expires_at is None else max(1, round((old.expires_at - old.created_at).total_seconds()))
+    like = old
+    if old.replaced_by is not None:
+        lost = await _revoke_unused(session, old.replaced_by) if old.role == Role.AGENT else None
+        if lost is None:
+            raise StateConflict(
+                f"Token {token} was already replaced, by token {old.replaced_by}.",
+                kept="no token was created.",
+                hint="rotate the new token, or revoke this one.",
+            )
+        like = lost  # the first rotation has shortened the lifetime of the old token
+    lifetime = None if like.expires_at is None else max(1, round((like.expires_at - like.created_at).total_seconds()))
     body = TokenCreate(name=old.name, role=Role(old.role), subject=old.subject, host=old.host, expires_in_s=lifetime)
     created = await create(session, body)
     old.replaced_by = created[0].id
@@ -213,10 +217,10 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
     return created
 
 
-async def _revoke_unused(session: AsyncSession, token: str) -> bool:
+async def _revoke_unused(session: AsyncSession, token: str) -> TokenRow | None:
     row = await session.get(TokenRow, token, populate_existing=True, with_for_update=True)
     unused = row is not None and row.last_used_at is None and row.revoked_at is None
-    return unused and await _revoke(session, token) is not None
+    return await _revoke(session, token) if unused else None
 
 
 async def _expire(session: AsyncSession, token: str, at: datetime) -> None:

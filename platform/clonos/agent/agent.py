@@ -424,7 +424,6 @@ class Agent:
             await self._registered.wait()
             pause_s = _TOKEN_CHECKED_S
             try:
-                self._token.store()  # an earlier attempt may have failed
                 own = await self._api.own_token()
                 expires_at = own.expires_at
                 if expires_at is not None:
@@ -437,6 +436,7 @@ class Agent:
                         _log.info("token-renewed", token=renewed.id, expires=_moment(expires_at))
                         left = lifetime
                     pause_s = min(pause_s, max(1.0, (left - lifetime / 3).total_seconds()))
+                self._token.store()  # an earlier attempt may have failed; a full disk does not prevent a renewal
             except (ApiUnavailable, ApiRejected, AgentReplaced, SpecError, OSError) as error:
                 soon = expires_at is not None and expires_at - datetime.now(UTC) <= warned_within(lifetime)
                 event = "token-expires" if soon else "token-not-renewed"

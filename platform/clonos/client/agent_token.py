@@ -45,7 +45,6 @@ class AgentToken:
         self._file = file
         self._renewed = renewed
         self._newest: _Renewed | None = None  # also without a disk that can be written
-        self._is_stored = True
         self._read = ""  # digest of the newest readable text of `file`
 
     def text(self) -> str:
@@ -68,18 +67,17 @@ class AgentToken:
         """
         # The token file may have become unreadable since the request for the new token.
         self._newest = _Renewed(self._read or _digest(self._first()), token)
-        self._is_stored = self._renewed is None
         self.store()
 
     def store(self) -> None:
         """Store the token of `replace`, unless it is stored.
 
         Raises:
+            SpecError: The file with the stored token cannot be read.
             OSError: It cannot be stored.
         """
-        if self._renewed is not None and self._newest is not None and not self._is_stored:
+        if self._renewed is not None and self._newest is not None and self._stored() != self._newest:
             write_private(self._renewed, msgspec.json.encode(self._newest).decode())
-            self._is_stored = True
 
     def _first(self) -> str:
         try:

@@ -71,6 +71,8 @@ def test_a_new_token_that_was_lost_is_replaced_again(service: Served) -> None:
         lost = agent.post("/tokens/self/rotate", params={"overlap_s": 60}).json()
         kept = agent.post("/tokens/self/rotate", params={"overlap_s": 60})
         assert kept.status_code == 201
+        created, expires = (datetime.fromisoformat(kept.json()[name]) for name in ("created_at", "expires_at"))
+        assert (expires - created).total_seconds() == pytest.approx(3600, abs=2), "the lifetime of the first token"
         with service.client(lost["token"]) as other:
             assert other.get("/tokens/self").status_code == 401
         with service.client(kept.json()["token"]) as newest:

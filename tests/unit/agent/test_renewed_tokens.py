@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,42 @@ def test_a_token_file_that_was_never_readable_does_not_end_the_agent(
     [entry] = renew(monkeypatch, token, timedelta(days=1), lambda: new)
     assert (entry["event"], entry["log_level"]) == ("token-not-renewed", "warning")
     assert "missing cannot be read" in entry["why"]
+
+
+@pytest.mark.parametrize("left", [timedelta(days=20), timedelta(days=1)], ids=["checked", "renewed"])
+def test_a_token_that_a_full_disk_refused_is_stored_by_the_next_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: timedelta
+) -> None:
+    (tmp_path / "token").write_text("clonos_a_1")
+    renewed = tmp_path / "folder" / "renewed"
+    token = AgentToken(tmp_path / "token", renewed)
+    with pytest.raises(OSError, match="folder"):
+        token.replace("clonos_b_2")
+    newer = SimpleNamespace(token="clonos_c_3", id="c", expires_at=datetime.now(UTC) + timedelta(days=30))
+    [entry] = renew(monkeypatch, token, left, lambda: newer)
+    assert "folder" in entry["why"]
+    text = token.text()
+    assert text == ("clonos_b_2" if left > timedelta(days=10) else "clonos_c_3"), "it is renewed without a disk"
+    renewed.parent.mkdir()
+    for lost in (False, True):  # the file may also be removed while the agent runs
+        if lost:
+            renewed.unlink()
+        assert renew(monkeypatch, token, timedelta(days=20), lambda: newer) == []
+        assert AgentToken(tmp_path / "token", renewed).text() == text
+
+
+def test_a_stored_token_outlives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    (tmp_path / "token").write_text("clonos_a_1")
+    AgentToken(tmp_path / "token", tmp_path / "renewed").replace("clonos_b_2")
+    assert [path.parent for path in synced] == [tmp_path, tmp_path.parent], "the file, then its folder"
 
 
 @pytest.mark.parametrize(("days", "event"), [(9, "token-not-renewed"), (6, "token-expires")])
