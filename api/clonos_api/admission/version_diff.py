@@ -72,9 +72,9 @@ async def compare(database: Database, before: JobVersionRow, after: JobVersionRo
     """Compare two versions of a job; without `code`, of their artifacts only the hashes."""
     budget = _Budget()
     spec, lines = list[str](), list[str]()
-    texts = [text_of(version).encode() for version in (before, after)]
-    if texts[0] != texts[1]:
-        spec = await run_in_threadpool(_unified, "job.yaml", *texts, budget)
+    older, newer = (text_of(version).encode() for version in (before, after))
+    if older != newer:
+        spec = await run_in_threadpool(_unified, "job.yaml", older, newer, budget)
     if before.artifact != after.artifact:
         lines = [f"--- code {before.artifact[:12]}", f"+++ code {after.artifact[:12]}"]
         if code:
