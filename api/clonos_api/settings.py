@@ -293,7 +293,9 @@ class ApiSettings(BaseSettings):
         if url.query or url.fragment or url.username or not PREFIX.fullmatch((url.path or "/").rstrip("/")):
             raise ValueError("public_url is http(s)://HOST[:PORT][/PATH], with plain characters in its path")
         if (url.path or "/").split("/")[1] in _OWN:
-            raise ValueError(f"the path of public_url must not begin with a path of the service ({', '.join(_OWN)})")
+            raise ValueError(
+                f"the path of public_url must not begin with a path of the service ({', '.join(sorted(_OWN))})"
+            )
         return value.rstrip("/")
 
     @model_validator(mode="after")

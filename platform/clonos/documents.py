@@ -75,7 +75,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {str(key)!r} is there twice", problem_mark=key_node.start_mark
+                    problem=f"the key {str(key)!r} is repeated", problem_mark=key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)

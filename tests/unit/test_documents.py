@@ -52,7 +52,7 @@ def test_the_position_of_a_syntax_error_comes_first(tmp_path: Path) -> None:
 def test_a_key_of_a_mapping_is_there_once(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(HEAD + "  main: job.py\n  main: other.py\n")
-    with pytest.raises(SpecError, match=r"line \d+, column 3, is not YAML: the key 'main' is there twice"):
+    with pytest.raises(SpecError, match=r"line \d+, column 3, is not YAML: the key 'main' is repeated"):
         read_yaml(file, JobSpec, "a job specification")
 
 

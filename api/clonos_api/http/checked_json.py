@@ -60,7 +60,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)[:100]!r} is there twice")
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)[:100]!r} is repeated")
     return value
 
 

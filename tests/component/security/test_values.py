@@ -122,7 +122,7 @@ def test_a_key_of_an_object_is_there_once(ada: httpx.Client, name: str) -> None:
     body = json.dumps({"spec": spec(name), "artifact": upload(ada), "start": False})
     answer = posted(ada, "/jobs", body.replace('"start"', '"start": true, "start"'))
     assert answer.status_code == 422
-    assert "'start' is there twice" in answer.text
+    assert "'start' is repeated" in answer.text
 
 
 def test_numbers_of_a_specification_have_limits(ada: httpx.Client, name: str) -> None:
