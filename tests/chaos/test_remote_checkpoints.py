@@ -154,5 +154,5 @@ def test_a_job_returns_to_a_savepoint_of_a_remote_checkpoint(
     words = Published.read(kafka, output).words()
     assert words.keys() == {word for _, word in feeder.sent}
     assert store.names(f"{checkpoint}.before-request-1") == [".moved"]
-    host_task("delete-savepoint", location=kept, sparkConf=store.conf)
+    host_task("delete-savepoint", location=kept, job=run.name, sparkConf=store.conf)
     assert store.names(f"{store.url}/savepoints") == []

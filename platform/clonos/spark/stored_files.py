@@ -27,9 +27,10 @@ class StoredFolder:
         self.location = location.rstrip("/")
         self._jvm = jvm
         self._conf = configuration
-        self._path: Callable[[str], Any] = jvm.org.apache.hadoop.fs.Path
+        self._path: Callable[..., Any] = jvm.org.apache.hadoop.fs.Path
         with _hadoop_errors():
-            self._fs: Any = self._path(self.location).getFileSystem(configuration)
+            self._folder: Any = self._path(location)  # `file:///` without its last slashes is no path
+            self._fs: Any = self._folder.getFileSystem(configuration)
 
     def at(self, location: str) -> StoredFolder:
         """Another folder, with the same configuration."""
@@ -39,12 +40,12 @@ class StoredFolder:
     def is_store_of_objects(self) -> bool:
         """Whether a rename of a folder copies its files one by one, as on S3."""
         with _hadoop_errors():
-            return bool(self._fs.hasPathCapability(self._path(self.location), _ABORTABLE))
+            return bool(self._fs.hasPathCapability(self._folder, _ABORTABLE))
 
     def files(self) -> dict[str, int]:
         """Path in the folder → size in bytes, of all files; empty if there is no folder."""
         with _hadoop_errors():
-            lines: str = self._jvm.clonos.StoredFiles.list(self._path(self.location), self._conf)
+            lines: str = self._jvm.clonos.StoredFiles.list(self._folder, self._conf)
         sizes = (line.split(" ", 1) for line in lines.splitlines())
         return {name: int(size) for size, name in sizes}
 
@@ -55,10 +56,13 @@ class StoredFolder:
 
     def read_text(self, name: str) -> str | None:
         """The content of a file; None if there is none."""
+        return self._text_of(self._in(name))
+
+    def _text_of(self, file: Any) -> str | None:
         with _hadoop_errors():
-            if not self._fs.exists(self._in(name)):
+            if not self._fs.exists(file):
                 return None
-            stream = self._fs.open(self._in(name))
+            stream = self._fs.open(file)
             try:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
             finally:
@@ -70,11 +74,11 @@ class StoredFolder:
         A file that the file system refuses to read counts as missing: a user may have rights below a prefix only.
         """
         texts: list[str | None] = []
-        path = self._path(self.location).getParent()
-        while path is not None:
+        folder = self._folder.getParent()
+        while folder is not None:
             with contextlib.suppress(PermissionError):
-                texts.append(self.at(str(path.toString())).read_text(name))
-            path = path.getParent()
+                texts.append(self._text_of(self._path(folder, name)))
+            folder = folder.getParent()
         return texts
 
     def write_text(self, name: str, text: str) -> None:
@@ -89,7 +93,7 @@ class StoredFolder:
     def copy(self, target: StoredFolder, names: Collection[str]) -> list[str]:
         """Copy files into another folder; returns the names of those that do not exist."""
         with _hadoop_errors():
-            source, into = self._path(self.location), self._path(target.location)
+            source, into = self._folder, target._folder
             missing: str = self._jvm.clonos.StoredFiles.copy(source, into, "\n".join(names), self._conf)
         return missing.splitlines()
 
@@ -101,19 +105,19 @@ class StoredFolder:
     def rename(self, target: StoredFolder) -> None:
         """Move the folder within its file system."""
         with _hadoop_errors():
-            moved = self._fs.rename(self._path(self.location), self._path(target.location))
+            moved = self._fs.rename(self._folder, target._folder)
         if not moved:
             raise OSError(f"{self.location} could not be renamed to {target.location}")
 
     def siblings(self, suffix: str) -> list[StoredFolder]:
         """The folders whose name begins with that of this one and `suffix`."""
-        parent, _, own = self.location.rpartition("/")
+        own = str(self._folder.getName())
         with _hadoop_errors():
-            names = [status.getPath().getName() for status in self._fs.listStatus(self._path(parent))]
-        return [self.at(f"{parent}/{name}") for name in names if name.startswith(f"{own}{suffix}")]
+            paths = [status.getPath() for status in self._fs.listStatus(self._folder.getParent())]
+        return [self.at(str(path.toString())) for path in paths if path.getName().startswith(f"{own}{suffix}")]
 
     def _in(self, name: str) -> Any:
-        return self._path(f"{self.location}/{name}" if name else self.location)
+        return self._path(self._folder, name) if name else self._folder
 
 
 def causes(exception: Any) -> set[str]:

@@ -82,29 +82,36 @@ class Store:
 
 
 class StorePath:
+    """As Hadoop's ``Path``: a scheme without a path is refused."""
+
     def __init__(self, text: Any, name: str = "") -> None:
-        base = text.text if isinstance(text, StorePath) else str(text)
-        self.text = f"{base.rstrip('/')}/{name}" if name else base
+        base = text.scheme + text.text if isinstance(text, StorePath) else str(text)
+        scheme, colon, path = base.rpartition(":")
+        if not path:
+            raise java_error(java_exception("URISyntaxException"))
+        self.scheme = scheme + colon
+        path = f"/{path.strip('/')}"
+        self.text = f"{path.rstrip('/')}/{name}" if name else path
 
     def getParent(self) -> StorePath | None:  # noqa: N802
         parent = self.text.rpartition("/")[0]
-        return StorePath(parent or "/") if self.text != "/" else None
+        return StorePath(self.scheme + (parent or "/")) if self.text != "/" else None
 
     def toString(self) -> str:  # noqa: N802
-        return self.text
+        return self.scheme + self.text
 
     def getFileSystem(self, configuration: Any) -> Any:  # noqa: N802
         return configuration
 
 
-def stored(store: Store) -> tuple[CheckpointDirectory, StoredFolder]:
+def stored(store: Store, location: str = "/jobs/one/out") -> tuple[CheckpointDirectory, StoredFolder]:
     directory = CheckpointDirectory.__new__(CheckpointDirectory)
-    directory.location, directory._local = "/jobs/one/out", None
+    directory.location, directory._local = location, None
     directory._fs, directory._path = store, StorePath
     jvm: Any = SimpleNamespace(
         org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=SimpleNamespace(Path=StorePath))))
     )
-    return directory, StoredFolder(jvm, store, "/jobs/one/out")
+    return directory, StoredFolder(jvm, store, location)
 
 
 def test_a_refusal_above_the_checkpoint_counts_as_no_file() -> None:
@@ -117,6 +124,12 @@ def test_a_refusal_above_the_checkpoint_counts_as_no_file() -> None:
         directory.texts_above(OWNER_FILE)
     with pytest.raises(OSError, match="IOException"):
         folder.texts_above(OWNER_FILE)
+
+
+def test_owner_files_are_read_up_to_the_root_of_any_file_system() -> None:
+    """A savepoint of a job on S3 may be taken into a local folder."""
+    for folder in stored(Store(), "file:///jobs/one/out"):
+        assert folder.texts_above(OWNER_FILE) == [None, None]  # the root of the file system is refused
 
 
 def test_a_refusal_above_a_local_checkpoint_counts_as_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
