@@ -74,6 +74,7 @@ class Replica:
     _later: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
     _created_at: float = field(default_factory=time.monotonic)
+    _prepared: bool = False
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Replica:
@@ -99,14 +100,20 @@ class Replica:
 
     async def prepare(self) -> None:
         """Upgrades the tables of an embedded (SQLite) database, and checks that the tables have the version of
-        this service.
+        this service. Once: a second call returns at once.
+
+        Raises:
+            ClonosError: An embedded database has other tables, is damaged or cannot be opened.
         """
+        if self._prepared:
+            return
         if self.database.dialect == "sqlite":
             create_private(self.settings.home)
             await asyncio.to_thread(schema.upgrade, self.settings.database)
             async with self.database.transaction() as session:
                 await (await session.connection()).run_sync(skip_lost_numbers)
         await self._check_schema()
+        self._prepared = True
 
     async def watch_schema(self) -> None:
         """Checks the version of the database's tables repeatedly, until it is the version of this service."""

@@ -48,6 +48,8 @@ class _Server(uvicorn.Server):
         self._url = url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before the application's own start, whose errors uvicorn reports as a stack and exit code 3.
+        await self._replica.prepare()
         await super().startup(sockets)
         settings = self._replica.settings
         if self.started:

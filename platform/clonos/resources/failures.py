@@ -33,7 +33,8 @@ class SpecRefused(SpecError):
 
     def __init__(self, problems: Sequence[FieldProblem], *, kept: str = "") -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0].field} is invalid: {problems[0].what}{more}.", kept=kept, hint=problems[0].hint)
+        place = problems[0].field or "The request"
+        super().__init__(f"{place} is invalid: {problems[0].what}{more}.", kept=kept, hint=problems[0].hint)
         self.problems = tuple(problems)
 
 

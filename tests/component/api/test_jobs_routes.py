@@ -80,6 +80,7 @@ def test_invalid_yaml_names_the_field(admin: httpx.Client, text: str, field: str
     assert any(problem["field"] == field and what in problem["what"] for problem in answer.json()["errors"]), (
         answer.json()
     )
+    assert answer.json()["detail"].startswith(f"{field or 'The request'} is invalid: ")
 
 
 def test_other_bodies_are_refused(admin: httpx.Client) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -160,6 +163,17 @@ def test_tables_of_another_product_or_a_damaged_file_are_refused_in_words(tmp_pa
     damaged.write_bytes(b"no database" * 1_000)
     with pytest.raises(DatabaseUnavailable, match="cannot be read"):
         schema.upgrade(f"sqlite+aiosqlite:///{damaged}")
+    environment = {
+        **os.environ,
+        "CLONOS_HOME": str(tmp_path / "home"),
+        "CLONOS_API__PORT": "0",
+        "CLONOS_API__DATABASE_URL": f"sqlite+aiosqlite:///{other}",
+    }
+    service = [sys.executable, "-m", "clonos_api"]
+    ended = subprocess.run(service, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == StateConflict.exit_code, ended.stderr
+    assert "What to do: " in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_the_wheel_contains_the_migrations() -> None:
