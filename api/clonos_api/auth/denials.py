@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 import structlog
 from fastapi import Request
 
-from clonos.errors import ClonosError, DatabaseUnavailable, RequestRejected
+from clonos.errors import AgentReplaced, ClonosError, DatabaseUnavailable, RequestRejected
 from clonos.telemetry.printable import printable
 from clonos_api.auth.principal import Principal
-from clonos_api.store import audit
+from clonos_api.store import audit, hosts
 from clonos_api.store.db.database import Actor, Database
 
 NOBODY: Final = "(nobody)"
@@ -43,10 +43,15 @@ _log = structlog.get_logger(__name__)
 
 
 async def record_denied(request: Request, error: ClonosError) -> None:
-    """Record a refused request of a known principal; `clonos_api.http.problems.install` calls this."""
+    """Record a refused request of a known principal; `clonos_api.http.problems.install` calls this.
+
+    The host of a replaced agent gets an alert: two processes have its token.
+    """
     principal = request.scope.get("clonos.principal")
     actor = principal.actor if isinstance(principal, Principal) else Actor(NOBODY)
-    await _record(request.app.state.database, actor, request, {"error": error.slug, "what": error.what})
+    host = request.path_params.get("host") if isinstance(error, AgentReplaced) else None
+    detail = {"error": error.slug, "what": error.what}
+    await _record(request.app.state.database, actor, request, detail, contested=host)
 
 
 async def record_unauthenticated(database: Database, request: Request, address: str, presented: str) -> None:
@@ -61,7 +66,9 @@ async def record_failed_sign_in(database: Database, request: Request, error: Req
     await _record(database, Actor(NOBODY), request, {"error": error.slug, "what": error.what, "address": address})
 
 
-async def _record(database: Database, actor: Actor, request: Request, detail: dict[str, str]) -> None:
+async def _record(
+    database: Database, actor: Actor, request: Request, detail: dict[str, str], *, contested: str | None = None
+) -> None:
     # A path may have any character: nobody needs a token to write one here.
     path = printable(" ".join(request.url.path[:255].splitlines()))
     detail = {name: printable(text) for name, text in detail.items()}
@@ -71,6 +78,8 @@ async def _record(database: Database, actor: Actor, request: Request, detail: di
         return  # no power of two
     try:
         async with database.transaction() as session:
+            if contested is not None:
+                await hosts.note_rival(session, contested)
             if repeated.entry:
                 await audit.count(session, repeated.entry, repeated.requests)
                 return

@@ -22,6 +22,7 @@ AlertName = Literal[
     "JobWithoutStandby",
     "LateRowsDropped",
     "HostLost",
+    "AgentReplaced",
     "TokenExpires",
     "DiskNearlyFull",
 ]
@@ -41,6 +42,7 @@ MEANINGS: Final[dict[AlertName, str]] = {
     "JobWithoutStandby": "No standby of the job is READY on another host.",
     "LateRowsDropped": "The job dropped rows because their watermark had passed.",
     "HostLost": "The host sends no heartbeats.",
+    "AgentReplaced": "Two processes are the agent of one host: its token may be stolen.",
     "TokenExpires": "A token in use expires within a week, and was not replaced.",
     "DiskNearlyFull": "The disk with the control plane's SQLite database has little free space.",
 }
@@ -53,7 +55,8 @@ class Alert:
     Attributes:
         key: Identifies it while it lasts.
         name: Its kind, such as ``JobRecovering``.
-        severity: ``critical`` if readers of a job's output wait, or may wait until a person acts.
+        severity: ``critical`` if readers of a job's output wait, or may wait until a person acts, or if a token may be
+            stolen.
         labels: ``job_name``, ``host``, ``token`` or nothing.
         since: Its beginning.
         summary: What is wrong.
@@ -165,6 +168,16 @@ def _of_hosts(board: Board) -> Iterator[Alert]:
     for head in board.hosts:
         if head.state in ("LOST", DISCONNECTED):
             yield _lost(head, board.at)
+        if head.rival_at is not None:
+            yield Alert(
+                f"AgentReplaced/{head.name}",
+                "AgentReplaced",
+                "critical",
+                {"host": head.name},
+                head.rival_at,
+                f"A process was refused as the agent of {head.name}, because another one has taken its place.",
+                "If nobody started a second agent, its token is stolen: revoke it (`clonos token ls`).",
+            )
 
 
 def _lost(head: Head, at: datetime) -> Alert:

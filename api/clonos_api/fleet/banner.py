@@ -45,7 +45,7 @@ def banner_of(board: Board) -> Banner:
         return Banner("idle", (), (), "There are no jobs.", "")
     failing = tuple(line for line in board.lines if line.health == "bad" and line.stall is None)
     trouble = _trouble(board)
-    silent = [*_silent(board), *_expiring(board)]
+    silent = [*_silent(board), *_rivals(board), *_expiring(board)]
     if trouble or stalled or failing:
         return Banner("bad", stalled, failing, " ".join([*trouble, *silent]), _doubts(board))
     if silent:
@@ -98,6 +98,10 @@ def _silent(board: Board) -> list[str]:
     if not names:
         return []
     return [f"{names[0]} sends no heartbeats." if len(names) == 1 else f"{len(names)} hosts send no heartbeats."]
+
+
+def _rivals(board: Board) -> list[str]:
+    return [f"{head.name} has had two agents." for head in board.hosts if head.rival_at is not None]
 
 
 def _expiring(board: Board) -> list[str]:

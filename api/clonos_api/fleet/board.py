@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 from clonos_api.fleet.facts import Facts, queries_of, read_facts
@@ -31,6 +32,7 @@ _READ_S: Final = 60.0
 _DEAD_LETTERS_S: Final = 300.0
 # Totals that a history keeps of its span.
 _KEPT: Final = 20
+_RIVAL_FOR: Final = timedelta(hours=1)  # as in docker/compose/alerts.yml
 _ESTIMATES_S: Final = 30.0
 
 
@@ -118,4 +120,5 @@ class Boards:
 
 def _head(row: HostRow, facts: Facts) -> Head:
     state = DISCONNECTED if row.name in facts.disconnected else SILENT if row.name in facts.silent else row.state
-    return Head(row.name, state, row.failure_domain, facts.used.get(row.id, 0), row.slots)
+    rival_at = row.rival_at if row.rival_at is not None and facts.at - row.rival_at < _RIVAL_FOR else None
+    return Head(row.name, state, row.failure_domain, facts.used.get(row.id, 0), row.slots, rival_at)

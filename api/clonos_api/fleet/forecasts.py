@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import JobState
 from clonos.resources.recovery_descriptions import PLANNED
+from clonos.resources.status import Basis
 from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, Waiting
 from clonos_api.fleet.lines import Forecast
@@ -21,9 +22,12 @@ from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 # Causes of recoveries that are neither a takeover nor a cold restart after a failure.
 _NEITHER: Final = (*PLANNED, "restart", "rollback", "shutdown")
 _NEWEST: Final = 500  # recoveries that an estimate uses
-# What a takeover does besides the epoch that a standby has rehearsed: the failure is detected, the standby is promoted
-# and claims the log (bench/README.md).
-_PROMOTION_S: Final = 0.15
+# The phases of a takeover that a standby rehearses. In the others the failure is detected, the standby is chosen and
+# promoted, and it claims the log.
+_REHEARSED: Final = frozenset({"replay", "epoch", "ready", "others"})
+# The others, in ms: medians of 30 takeovers in the part `standby` of bench/results/whole-2026-11-29.json. They are used
+# until the platform has had a takeover.
+BENCHMARK_MS: Final = {"detect": 40, "decide": 10, "wake": 31, "claim": 70, "restore": 24, "commit": 5}
 _OF_JOB: Final = 5  # newest recoveries of a job that its own estimate uses
 
 
@@ -35,6 +39,7 @@ class Estimates:
         warm_s: Job id → time without output until a standby had taken over, in seconds.
         cold_s: The same until a new driver process had started.
         any_warm_s: As `warm_s`, over all jobs; `any_cold_s` likewise.
+        steps_s: Time of the phases of a takeover after a crash that no standby rehearses, over all jobs, in seconds.
         ready_s: Time from the placement of a standby until it was READY, of those that are READY now.
     """
 
@@ -42,6 +47,7 @@ class Estimates:
     cold_s: dict[str, float] = field(default_factory=dict)
     any_warm_s: float | None = None
     any_cold_s: float | None = None
+    steps_s: float | None = None
     ready_s: float | None = None
 
 
@@ -50,6 +56,7 @@ async def read_estimates(session: AsyncSession) -> Estimates:
     rows = select(RecoveryRow.job, RecoveryRow.body).where(RecoveryRow.ended_at.is_not(None))
     warm: list[tuple[str, float]] = []
     cold: list[tuple[str, float]] = []
+    steps: list[float] = []
     for job, body in await session.execute(rows.order_by(RecoveryRow.started_at.desc()).limit(_NEWEST)):
         # Without input: the time until it was ready to read.
         if body.get("outcome") not in ("COMPLETED", "IDLE") or body["cause"] in _NEITHER:
@@ -57,6 +64,9 @@ async def read_estimates(session: AsyncSession) -> Estimates:
         if body.get("downtime_ms") is None:
             continue
         (warm if body.get("standby") else cold).append((job, float(body["downtime_ms"]) / 1000))
+        if body.get("standby") and body["cause"] == "crash" and body.get("phases"):
+            phases = (phase for phase in body["phases"] if phase["name"] not in _REHEARSED)
+            steps.append(sum(phase["duration_ms"] for phase in phases) / 1000)
     ready = (
         select(StandbyRow.since, RunRow.created_at)
         .join(RunRow, RunRow.id == StandbyRow.id)
@@ -68,6 +78,7 @@ async def read_estimates(session: AsyncSession) -> Estimates:
         _by_job(cold),
         _median([seconds for _, seconds in warm]),
         _median([seconds for _, seconds in cold]),
+        _median(steps),
         _median(took),
     )
 
@@ -80,18 +91,28 @@ def forecast_of(job: JobRow, facts: Facts, estimates: Estimates) -> Forecast | N
     standbys = [standby for standby in facts.standbys.get(job.id, ()) if standby.host not in unreachable]
     ready = [standby for standby in standbys if standby.state == StandbyState.READY]
     if ready:
-        return Forecast(True, ready[0].host, _warm_s(job, ready[0], estimates))
-    cold_s = estimates.cold_s.get(job.id, estimates.any_cold_s)
+        estimate_s, basis = _warm_s(job, ready[0], estimates)
+        return Forecast(True, ready[0].host, estimate_s, basis=basis)
+    cold_s, basis = _known(estimates.cold_s.get(job.id), estimates.any_cold_s)
     if not standbys:
-        return Forecast(False, estimate_s=cold_s)
-    return Forecast(False, standbys[0].host, cold_s, _ready_in_s(standbys, estimates, facts.at))
+        return Forecast(False, estimate_s=cold_s, basis=basis)
+    return Forecast(False, standbys[0].host, cold_s, _ready_in_s(standbys, estimates, facts.at), basis)
 
 
-def _warm_s(job: JobRow, standby: Waiting, estimates: Estimates) -> float | None:
+def _warm_s(job: JobRow, standby: Waiting, estimates: Estimates) -> tuple[float | None, Basis | None]:
     """From the job's own takeovers, else from the standby's rehearsals, else from takeovers of other jobs."""
-    if job.id in estimates.warm_s:
-        return estimates.warm_s[job.id]
-    return _PROMOTION_S + standby.epoch_s if standby.epoch_s is not None else estimates.any_warm_s
+    own_s = estimates.warm_s.get(job.id)
+    if own_s is not None or standby.epoch_s is None:
+        return _known(own_s, estimates.any_warm_s)
+    if estimates.steps_s is not None:
+        return estimates.steps_s + standby.epoch_s, "rehearsals"
+    return sum(BENCHMARK_MS.values()) / 1000 + standby.epoch_s, "benchmark"
+
+
+def _known(own_s: float | None, any_s: float | None) -> tuple[float | None, Basis | None]:
+    if own_s is not None:
+        return own_s, "job"
+    return any_s, "platform" if any_s is not None else None
 
 
 def _ready_in_s(standbys: Sequence[Waiting], estimates: Estimates, at: datetime) -> float | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, get_args
 
+from clonos.resources.status import BASES, Basis
+
 # The state of a host whose lease has expired, until the leader marks it LOST; of a driver or standby, on both.
 DISCONNECTED: Final = "DISCONNECTED"
 # The state of a host that missed heartbeats and whose lease has not expired. What runs there keeps its state.
@@ -54,7 +56,8 @@ class Forecast:
     Attributes:
         warm: Whether a standby is READY on another host.
         host: The host of that standby, or of the one that warms up; empty: there is none.
-        estimate_s: Expected time without output in seconds, from earlier recoveries; None: there were none.
+        estimate_s: Expected time without output in seconds; None: nothing shows it.
+        basis: What shows it.
         ready_in_s: Expected time until the standby is READY; None: unknown, or it is READY.
     """
 
@@ -62,6 +65,12 @@ class Forecast:
     host: str = ""
     estimate_s: float | None = None
     ready_in_s: float | None = None
+    basis: Basis | None = None
+
+    @property
+    def source(self) -> str:
+        """What shows the expected time, for a person."""
+        return f"From {BASES[self.basis]}." if self.basis is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +143,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The overview's column of one host: its state, and its used and total slots."""
+    """The overview's column of one host: its state, and its used and total slots.
+
+    `rival_at` is when a process that another one has replaced as its agent sent a request, within the last hour.
+    """
 
     name: str
     state: str
     failure_domain: str
     used: int
     slots: int
+    rival_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,12 @@ def _host_gauges(hosts: Sequence[HostSample]) -> Iterator[Metric]:
     )
     for name, text, attribute in _HOST_GAUGES:
         yield _gauge(name, text, ["host"], (((host.name,), getattr(host, attribute)) for host in hosts))
+    yield _gauge(
+        "clonos_host_agent_replaced_timestamp_seconds",
+        "Unix time of the newest request of a process that another one has replaced as the agent of a host.",
+        ["host"],
+        (((host.name,), host.rival_at.timestamp()) for host in hosts if host.rival_at is not None),
+    )
 
 
 def _token_gauges(tokens: Sequence[TokenSample]) -> Iterator[Metric]:

@@ -66,6 +66,7 @@ class HostSample:
     slots: int
     used: int  # number of open runs, each of which uses a slot
     pool_available: int  # number of warm pool drivers without a job
+    rival_at: datetime | None = None  # newest request of a process that another one has replaced as its agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ async def read(session: AsyncSession) -> MetricsSample:
         ),
         recoveries=await _recoveries(session, names),
         hosts=tuple(
-            HostSample(host.name, host.state, host.slots, used.get(host.id, 0), host.pool_available)
+            HostSample(host.name, host.state, host.slots, used.get(host.id, 0), host.pool_available, host.rival_at)
             for host in host_rows.values()
         ),
         tokens=tuple(

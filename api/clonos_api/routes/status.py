@@ -70,6 +70,7 @@ def _status(line: Line) -> JobStatus:
             warm=forecast.warm,
             host=forecast.host or None,
             estimate_s=forecast.estimate_s,
+            basis=forecast.basis,
             ready_in_s=forecast.ready_in_s,
         )
         if forecast is not None

@@ -167,6 +167,12 @@ async def check(session: AsyncSession, host: str, instance: str) -> HostRow:
     return row
 
 
+async def note_rival(session: AsyncSession, host: str) -> None:
+    """Note that a process which another one has replaced as the agent of a host still runs, and sent a request."""
+    statement = update(HostRow).where(HostRow.id == host).values(rival_at=clock())
+    await session.execute(statement.execution_options(synchronize_session=False))
+
+
 async def get(session: AsyncSession, host: str) -> HostRow:
     """The row of a host, by its id or name, also of a removed host."""
     query = select(HostRow).where((HostRow.id == host) | (HostRow.name == host))

@@ -209,6 +209,7 @@ class HostRow(Base):
     pool_available: Mapped[int] = mapped_column(default=0)  # number of warm pool drivers without a job
     lease_until: Mapped[datetime]
     capacity: Mapped[dict[str, Any] | None]  # newest measurement, a `HostCapacity`
+    rival_at: Mapped[datetime | None]  # newest request of a process that another one has replaced as its agent
 
 
 class RunRow(Base):

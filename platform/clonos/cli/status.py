@@ -71,11 +71,14 @@ def _word(health: str) -> Text:
 
 def _forecast(job: JobStatus) -> str | None:
     from clonos.cli.show import duration
+    from clonos.resources.status import BASES
 
     now = job.forecast
     if now is None:
         return None
     about = f" about {duration(1000 * now.estimate_s)}" if now.estimate_s is not None else ""
+    if now.basis is not None and now.basis != "job":
+        about += f" (from {BASES[now.basis]})"
     if now.warm:
         return f"standby on {now.host}{about}"
     ready = f", READY in about {duration(1000 * now.ready_in_s)}" if now.ready_in_s is not None else ""

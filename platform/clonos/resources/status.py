@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from clonos.resources.base import Moment, Resource
 
+Basis = Literal["job", "rehearsals", "benchmark", "platform"]
+# From what the time without output is estimated.
+BASES: Final[dict[Basis, str]] = {
+    "job": "earlier recoveries of this job",
+    "rehearsals": "the standby's rehearsals, and the other steps of takeovers here",
+    "benchmark": "the standby's rehearsals, and the other steps of the benchmark bench.recovery",
+    "platform": "earlier recoveries of other jobs",
+}
 JobHealth = Literal["healthy", "degraded", "changing", "failing", "not running"]
 
 
@@ -15,13 +23,17 @@ class Forecast(Resource):
     Attributes:
         warm: Whether a standby is READY on a reachable host; otherwise a new driver starts.
         host: The host of that standby, or of the one that warms up; None: there is none.
-        estimate_s: Expected time without output in seconds, the median of earlier recoveries; None: there were none.
+        estimate_s: Expected time without output in seconds; None: nothing shows it.
+        basis: What shows it: ``job`` (the median of its recoveries), ``rehearsals`` (of its standby, and the other
+            steps of takeovers of the platform), ``benchmark`` (rehearsals, and the other steps as the benchmark
+            measured them), or ``platform`` (the median of other jobs).
         ready_in_s: Expected seconds until the standby is READY; None: it is, or the time is unknown.
     """
 
     warm: bool
     host: str | None = None
     estimate_s: float | None = None
+    basis: Basis | None = None
     ready_in_s: float | None = None
 
 

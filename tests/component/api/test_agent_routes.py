@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from clonos.resources.event_sentences import sentence_of
+from clonos.testing.harness import eventually
 from clonos_api.store.db.database import Origin
 from support.busy import slowdown
 from support.scripted import ScriptedAgent, create
@@ -190,15 +191,18 @@ def test_a_newer_process_replaces_an_agent(api: Served, agent: ScriptedAgent) ->
 
 
 def test_a_process_that_takes_the_place_of_a_live_agent_leaves_a_trace(
-    api: Served, admin: httpx.Client, agent: ScriptedAgent
+    api: Served, admin: httpx.Client, agent: ScriptedAgent, name: str
 ) -> None:
-    """It may be a restart, or a process with a copy of the agent's token."""
+    """It may be a restart, or a process with a copy of the agent's token: then the replaced one continues to send."""
+    create(admin, name)
     agent.register()
     agent.heartbeat()
     own, agent.instance = agent.instance, "thief"
     agent.register()
+    assert not has_two_agents(agent, admin, api), "a restart: the replaced process sends nothing"
     agent.instance = own
     assert agent.client.post(f"/hosts/{agent.id}/heartbeat", json={"instance": own}).status_code == 409
+    eventually(lambda: has_two_agents(agent, admin, api), "both processes run")
     entries = [entry for entry in admin.get("/audit").json()["data"] if entry["token"] == agent.token]
     allowed = [entry["detail"] for entry in entries if entry["action"] == "host.register"]
     assert ["replaced_after_s" in detail for detail in allowed] == [True, False]
@@ -207,6 +211,15 @@ def test_a_process_that_takes_the_place_of_a_live_agent_leaves_a_trace(
     events = admin.get("/events/history", params={"type": "host.registered", "tail": 5}).json()["data"]
     said = [sentence_of(event["type"], event["data"]) for event in events if event["data"]["name"] == agent.name]
     assert "a new process replaces the one that sent a heartbeat" in said[-1]
+
+
+def has_two_agents(agent: ScriptedAgent, admin: httpx.Client, api: Served) -> bool:
+    """Whether the status and the metrics say that two processes are the agent of a host."""
+    exported = admin.get(f"{api.url}/metrics").text
+    figure = f'clonos_host_agent_replaced_timestamp_seconds{{host="{agent.name}"}} ' in exported
+    said = f"{agent.name} has had two agents." in admin.get("/status").json()["summary"]
+    assert figure or not said
+    return said
 
 
 def test_a_removed_host_gets_410(admin: httpx.Client, agent: ScriptedAgent) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.service import Role
 from clonos.testing.harness import eventually
 from clonos_api.fleet import Board, Boards, Line
+from clonos_api.fleet.forecasts import BENCHMARK_MS
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
@@ -359,11 +362,37 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     write(api, rehearse)
     warm = line_of(api, job).forecast
     assert warm is not None
-    assert warm.estimate_s == pytest.approx(0.4), "of its own standby, not of other jobs"
+    benchmark_s = sum(BENCHMARK_MS.values()) / 1000
+    assert warm.estimate_s == pytest.approx(benchmark_s + 0.25), "of its own standby, not of other jobs"
+    assert warm.basis == "benchmark"
+    for detect_ms in (300.0, 310.0, 320.0):
+        phases = phases_ms(detect=detect_ms, decide=20.0, claim=70.0, replay=5000.0, commit=10.0)
+        taken = {"downtime_ms": 5400.0, "standby": "s", "phases": phases, "cause": "crash"}
+        write(api, recovery(other, ended=True, **taken, **done))
+    lost = {"downtime_ms": 9e5, "standby": "s", "cause": "host-lost", "phases": phases_ms(detect=9e5)}
+    write(api, recovery(other, ended=True, **lost, **done))
+    warm = line_of(api, job).forecast
+    assert warm is not None
+    assert warm.estimate_s == pytest.approx(0.41 + 0.25), "the other steps are those of this platform's takeovers"
+    assert warm.basis == "rehearsals"
     write(api, recovery(job, ended=True, downtime_ms=900.0, standby="s", outcome="COMPLETED", generation=2))
     warm = line_of(api, job).forecast
     assert warm is not None
     assert warm.estimate_s == 0.9, "its own takeovers count most"
+    assert warm.basis == "job"
+
+
+def phases_ms(**durations_ms: float) -> list[dict[str, Any]]:
+    """The phases of a recovery."""
+    started = datetime.now(UTC).isoformat()
+    return [{"name": name, "started_at": started, "duration_ms": each} for name, each in durations_ms.items()]
+
+
+def test_the_steps_without_a_takeover_are_those_of_the_benchmark() -> None:
+    file = Path(__file__).parents[3] / "bench" / "results" / "whole-2026-11-29.json"
+    measured = json.loads(file.read_text())["standby"]["phases_ms"]
+    assert {name: measured[name] for name in BENCHMARK_MS} == BENCHMARK_MS
+    assert set(measured) - set(BENCHMARK_MS) == {"replay", "epoch"}, "what a standby rehearses"
 
 
 async def _standbys(session: AsyncSession) -> list[StandbyRow]:

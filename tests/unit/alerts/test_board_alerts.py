@@ -85,6 +85,15 @@ def test_hosts_and_kafka() -> None:
     }
 
 
+def test_a_host_with_two_agents() -> None:
+    heads = (Head("host-1", "READY", "a", 0, 2, AT), Head("host-2", "READY", "b", 0, 2))
+    seen = Board(1, AT, heads, (GOOD,))
+    (alert,) = alerts_of(seen).values()
+    assert (alert.name, alert.severity, alert.labels) == ("AgentReplaced", "critical", {"host": "host-1"})
+    banner = banner_of(seen)
+    assert (banner.health, banner.headline) == ("weak", "host-1 has had two agents.")
+
+
 def test_a_token_that_expires() -> None:
     """It is not an alert of a job, and the banner names it."""
     agents = ExpiringToken("a1", "host-1", "agent", "host-1", AT)

@@ -41,7 +41,7 @@ SAMPLE = MetricsSample(
     ),
     standbys=(StandbySample("7", "orders", "host-2", "READY", 0),),
     recoveries=(RecoverySample("orders", "crash", 440.0, {"claim": 80.0}),),
-    hosts=(HostSample("host-1", "READY", 2, 1, 0),),
+    hosts=(HostSample("host-1", "READY", 2, 1, 0, datetime(2026, 3, 2, tzinfo=UTC)),),
     tokens=(TokenSample("a1", "host-1", "agent", 2_592_000.0, datetime.now(UTC)),),
 )
 
@@ -112,6 +112,7 @@ def test_both_catalogues_cover_what_readers_wait_for() -> None:
         "JobFailed",
         "JobRecovering",
         "HostLost",
+        "AgentReplaced",
         "TokenExpires",
     }
     assert both <= {str(rule["alert"]) for rule in rules()}
