@@ -234,12 +234,14 @@ class Driver:
         This claims nothing.
 
         Raises:
-            ClonosError: A checkpoint is another job's, damaged or not writable, or a source lacks records.
+            ClonosError: A checkpoint is another job's, damaged or not writable, or a source lacks records or does not
+                select its topics any more.
         """
         self._checkpoint_owner.check()
         for query in self._context.queries:
             self._directory(query).check()
             start = self._positions.next_start(query)
+            self._positions.check_selected(query, start)
             # Whether a deleted topic of a pattern was read to its end is in the log, which this does not read.
             try:
                 self._positions.check_retained(without(start, self._positions.deleted_topics(start)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.topic_ids import topic_ids
+from clonos.errors import CheckpointMismatch
 from clonos.extend.source import Progress
 from clonos.jobs.context import JobContext, Query
 
@@ -68,6 +69,32 @@ class Positions:
         """The topics of a checkpoint's progress that no source names and that do not exist any more."""
         unnamed = start.keys() - self.source_topics()
         return unnamed - topic_ids(self._context.kafka, unnamed).keys()
+
+    def check_selected(self, query: Query, start: Progress) -> None:
+        """Refuse a query whose sources no longer select a partition of the checkpoint's progress.
+
+        Spark would report it as deleted. Deleted topics of a pattern are left to `finished_topics`.
+
+        Raises:
+            CheckpointMismatch: Partitions are not selected.
+        """
+        scans = streaming_scans(query.frame)
+        selected = set[tuple[str, int]]().union(*(scan.selected(self._context.spark, start) for scan in scans))
+        left: dict[str, list[int]] = {}
+        for topic, offsets in start.items():
+            for partition in offsets:
+                if (topic, partition) not in selected:
+                    left.setdefault(topic, []).append(partition)
+        if left and any("subscribepattern" in scan.options for scan in scans):
+            left = {topic: left[topic] for topic in topic_ids(self._context.kafka, left)}
+        if left:
+            names = ", ".join(f"{topic}{sorted(left[topic])}" for topic in sorted(left))
+            raise CheckpointMismatch(
+                f"The query {query.name} has read {names}, which its sources do not select any more.",
+                kept="the checkpoint and the published records are unchanged.",
+                hint="name them again: the older code continues from the checkpoint. To leave them out, start a job "
+                "with a new name and a new output topic.",
+            )
 
     def check_retained(self, start: Progress) -> None:
         """Refuse sources that no longer hold the records from `start` on.

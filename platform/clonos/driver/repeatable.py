@@ -10,10 +10,11 @@ import json
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import SourceNotRepeatable
-from clonos.spark.internals import analyzed_leaves
+from clonos.extend.source import Progress
+from clonos.spark.internals import analyzed_leaves, java_pattern
 from clonos.spark.repeatable_kafka import FORMAT
 
 _SPARK_FORMAT: Final = "kafka"
@@ -31,6 +32,18 @@ class StreamingScan(NamedTuple):
         if "subscribe" in self.options:
             return [topic.strip() for topic in self.options["subscribe"].split(",")]
         return list(json.loads(self.options.get("assign", "{}")))
+
+    def selected(self, spark: SparkSession, progress: Progress) -> set[tuple[str, int]]:
+        """The partitions of `progress` that the subscription covers."""
+        partitions = {(topic, partition) for topic, offsets in progress.items() for partition in offsets}
+        if "assign" in self.options:
+            assigned: dict[str, list[int]] = json.loads(self.options["assign"])
+            return partitions & {(topic, partition) for topic, numbers in assigned.items() for partition in numbers}
+        topics = set(self.topics())
+        if "subscribepattern" in self.options:
+            pattern = java_pattern(spark, self.options["subscribepattern"])
+            topics = {topic for topic in progress if pattern.matcher(topic).matches()}
+        return {(topic, partition) for topic, partition in partitions if topic in topics}
 
 
 # A frame's plan never changes, and a takeover asks for its sources several times.

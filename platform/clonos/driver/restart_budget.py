@@ -99,7 +99,11 @@ def classify(failure: BaseException) -> ClonosError:
     if (refused := _REFUSED.search(text)) is not None:
         return KafkaAccessDenied(f"Kafka refused a reader of the job's sources: {refused[1].rstrip('.')}.")
     if any(sign in text for sign in _LOST_INPUT):
-        return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
+        # The records concerned are in a line of its own, after the advice.
+        reason = next((line for line in text.splitlines() if line.startswith("Reason: ")), "")
+        return SourceOffsetsExpired(
+            f"The source lost records that an epoch needs: {reason.removeprefix('Reason: ') or _last_lines(text)}"
+        )
     if (permanent := _refused(text)) is not None:
         return permanent
     if _LATE_WORKER in text:

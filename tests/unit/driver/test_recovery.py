@@ -137,6 +137,8 @@ def test_lost_input_stops_the_job(text: str) -> None:
     got = classify(StreamingQueryException(text))
     assert type(got) is SourceOffsetsExpired
     assert not got.retry
+    got = classify(StreamingQueryException(f"{text};\neither …\nor …\nReason: Partitions Set(in-0) have been deleted."))
+    assert got.what.endswith("needs: Partitions Set(in-0) have been deleted.")
 
 
 @pytest.mark.parametrize(
