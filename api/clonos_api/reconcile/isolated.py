@@ -17,6 +17,7 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
     def __init__(self, kind: str, name: str) -> None:
         self._subject = {kind: name}
         self.concurrent = False  # a concurrent change prevented it
+        self.failed = False  # it failed for another reason, which was logged
 
     def __enter__(self) -> Isolated:
         return self
@@ -27,5 +28,6 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
             return True
         if error is None or isinstance(error, DatabaseUnavailable) or not isinstance(error, Exception):
             return False
+        self.failed = True
         _log.error("not-reconciled", **self._subject, exc_info=error)
         return True

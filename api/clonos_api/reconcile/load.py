@@ -17,10 +17,12 @@ from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, St
 from clonos.standby.launch_request import pool_eligible
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyFacts
+from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
 from clonos_api.store import clusters, hosts, planned_moves, standbys
 from clonos_api.store.db.clock import now
+from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import (
     ClusterRow,
     GenerationRow,
@@ -34,6 +36,7 @@ from clonos_api.store.tables import (
 
 _S, _D = JobState, DesiredState
 _MAX_IDS: Final = 500  # in one statement
+_IS_STANDBY: Final = func.coalesce(RunRow.order["standby"].as_boolean(), False)
 # Missing heartbeats of an unresponsive host; a lease has as many.
 _MISSING: Final = 4
 # All hosts are unresponsive at the same time: the fault is probably here, so each needs to miss more than this.
@@ -56,6 +59,7 @@ class JobCase:
     standbys: list[tuple[StandbyRow, RunRow]] = field(default_factory=list)
     successor: RunRow | None = None  # run that takes over in a planned move
     successor_claimed: bool = False  # whether a driver of `successor` has claimed the causal log
+    previous_stored: bool = True  # `JobFacts.previous_stored`
     epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
     claimed_at: datetime | None = None  # time of the newest claim of `run`; loaded only for a planned move
     awaited: frozenset[str] = frozenset()  # queries of `run` that have not returned; loaded only for a planned move
@@ -63,10 +67,25 @@ class JobCase:
     unable: frozenset[int] = frozenset()  # `RunFacts.unable` of `run`
     clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
+    @property
+    def move(self) -> Moving | None:
+        """The job's planned move in progress."""
+        return planned_moves.of(self.job)
+
+    @property
+    def stop(self) -> StopRequest | None:
+        """The request that stops the job."""
+        return StopRequest.model_validate(self.job.stop) if self.job.stop else None
+
+    @property
+    def start_from(self) -> StartFrom | None:
+        """The older point from which the job starts."""
+        return StartFrom.model_validate(self.job.start_from) if self.job.start_from else None
+
     def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
         """Returns the facts about the job and its run, as `decide.decide` needs them."""
         row = self.job
-        start = StartFrom.model_validate(row.start_from) if row.start_from else None
+        start = self.start_from
         local = self.is_local(locations)
         standby = JobSpec.model_validate(row.spec).spec.standby
         job = JobFacts(
@@ -76,7 +95,7 @@ class JobCase:
             desired=DesiredState(row.desired_state),
             since=row.state_since,
             deadline=row.state_deadline,
-            stop=StopRequest.model_validate(row.stop) if row.stop else None,
+            stop=self.stop,
             restart=row.restart_nonce != row.observed_nonce,
             labels=row.labels,
             local=local,
@@ -93,7 +112,8 @@ class JobCase:
             self_promotion=standby.self_promote_after_s > 0,
             relocatable=not local and standby.mode != "none",
             prefers_pool=start is None and self._pool_eligible(),
-            planned_move=planned_moves.of(row),
+            planned_move=self.move,
+            previous_stored=self.previous_stored,
             successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
             cluster=self.cluster(),
             newest_cluster=self.cluster(newest=True),
@@ -217,8 +237,14 @@ def host_facts(row: HostRow, used: int, *, unresponsive: bool = False) -> HostFa
         used=used,
         unresponsive=unresponsive,
         pool_available=row.pool_available,
-        capacity=HostCapacity.model_validate(row.capacity) if row.capacity is not None else None,
+        capacity=_capacity(row),
     )
+
+
+def _capacity(row: HostRow) -> HostCapacity | None:
+    with Isolated("host", row.id):  # without it, placements only ignore what the host has left
+        return HostCapacity.model_validate(row.capacity) if row.capacity is not None else None
+    return None
 
 
 @dataclass
@@ -248,7 +274,10 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
     of_jobs: dict[str, list[tuple[StandbyRow, RunRow]]] = {}
     for standby, run in await standbys.waiting(session):
         of_jobs.setdefault(run.job, []).append((standby, run))
-    self_promoted = {job for job, rows in of_jobs.items() if any(standby_facts(*row).self_promoted for row in rows)}
+    self_promoted: set[str] = set()
+    for id, of_job in of_jobs.items():
+        with Isolated("job", id):
+            self_promoted |= {id} if any(standby_facts(*row).self_promoted for row in of_job) else set()
     rows = (
         await session.execute(
             select(JobRow, RunRow)
@@ -259,11 +288,15 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
         )
     ).all()
     by_name = await clusters.every(session)
-    cases = [JobCase(job, run, standbys=of_jobs.get(job.id, []), clusters=by_name) for job, run in rows]
+    cases = _readable(JobCase(job, run, standbys=of_jobs.get(job.id, []), clusters=by_name) for job, run in rows)
     await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
     await _load_savepoints(session, cases)
-    await _load_successors(session, cases)
-    await _load_planners(session, cases)
+    await _load_moves(session, cases)
+    for case in list(cases):
+        with Isolated("job", case.job.id) as isolated:
+            await _load_planners(session, case)
+        if isolated.failed:
+            cases.remove(case)
     facts = [host_facts(row, used.get(row.id, 0), unresponsive=row.id in unresponsive) for row in host_rows]
     next_s = min((seconds for seconds in remaining_s.values() if seconds > 0), default=None)
     return Snapshot(moment, cases, host_rows, Fleet(facts), of_jobs, by_name, next_s)
@@ -304,6 +337,18 @@ def _may_need_decision(unresponsive: Iterable[str], self_promoted: Iterable[str]
     )
 
 
+def _readable(cases: Iterable[JobCase]) -> list[JobCase]:
+    """The cases whose rows can be read; a job with another row waits until it is repaired, and the others do not."""
+    readable = []
+    for case in cases:
+        with Isolated("job", case.job.id):
+            _ = case.move, case.stop, case.start_from
+            if case.run is not None:
+                run_facts(case.run, claimed=False)
+            readable.append(case)
+    return readable
+
+
 async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[str, str]) -> None:
     """Adds the claims and the older runs of jobs that need a driver."""
     active = {case.job.id: case for case in cases if case.job.state in (_S.STARTING, _S.RECOVERING, _S.RUNNING)}
@@ -321,13 +366,14 @@ async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[
                 case.claimed = True
             elif generation == newest_of[job] and case.run is not None:
                 case.unreachable_runs += 1  # a driver of an earlier run claimed the log after the newest run
-        open_runs = select(RunRow.job, RunRow.id, RunRow.host, RunRow.order).where(
-            RunRow.job.in_(ids), RunRow.ended_at.is_(None)
+        # A standby has never been a driver.
+        open_runs = select(RunRow.job, RunRow.id, RunRow.host).where(
+            RunRow.job.in_(ids), RunRow.ended_at.is_(None), ~_IS_STANDBY
         )
-        for job, run, host, spec in await session.execute(open_runs.order_by(RunRow.id)):
+        for job, run, host in await session.execute(open_runs.order_by(RunRow.id)):
             case = active[job]
-            if spec.get("standby") or run == (case.job.moving or {}).get("standby"):
-                continue  # it has never been a driver
+            if case.move is not None and run == case.move.standby:
+                continue
             if case.run is not None and (case.run.state == "LOST" or run != case.run.id):
                 case.unreachable_runs += run != case.run.id
                 case.failed_domain = domains.get(host)
@@ -338,7 +384,7 @@ async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
     stopping = {
         case.job.id: case
         for case in cases
-        if case.job.state == _S.STOPPING and (case.job.stop or {}).get("mode") == StopMode.CHECKPOINT
+        if case.job.state == _S.STOPPING and case.stop is not None and case.stop.mode == StopMode.CHECKPOINT
     }
     for ids in _chunks(stopping):
         query = select(SavepointRow).where(SavepointRow.job.in_(ids)).order_by(SavepointRow.created_at)
@@ -347,17 +393,20 @@ async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
                 stopping[row.job].savepoint = row
     starts: dict[str, list[JobCase]] = {}
     for case in cases:
-        if savepoint := (case.job.start_from or {}).get("savepoint"):
-            starts.setdefault(savepoint, []).append(case)
+        if case.start_from is not None and case.start_from.savepoint is not None:
+            starts.setdefault(case.start_from.savepoint, []).append(case)
     for ids in _chunks(starts):
         for row in await session.scalars(select(SavepointRow).where(SavepointRow.id.in_(ids))):
             for case in starts[row.id]:
                 case.start = row
 
 
-async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
-    """Adds the runs that planned moves wait for."""
-    moves = {standby: case for case in cases if (standby := (case.job.moving or {}).get("standby"))}
+async def _load_moves(session: AsyncSession, cases: list[JobCase]) -> None:
+    """Adds the runs that planned moves wait for, and whether the job can go back to the version before."""
+    moving = [(case, move) for case in cases if (move := case.move) is not None]
+    for case, move in moving:
+        case.previous_stored = move.previous in await _stored(session, case.job.id, {move.previous})
+    moves = {move.standby: case for case, move in moving if move.standby is not None}
     for ids in _chunks(moves):
         for run in await session.scalars(select(RunRow).where(RunRow.id.in_(ids))):
             case = moves[run.id]
@@ -376,26 +425,34 @@ async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
                 case.epochs, case.claimed_at = int(epochs), claimed_at
 
 
-async def _load_planners(session: AsyncSession, cases: list[JobCase]) -> None:
-    """Adds the versions that planned the epochs in doubt which drivers have refused, from the code that each run of the
+async def _load_planners(session: AsyncSession, case: JobCase) -> None:
+    """Adds the versions that planned the epochs in doubt which a driver has refused, from the code that each run of the
     job reported.
     """
-    for case in cases:
-        refused = case.run.failure if case.run is not None else None
-        if not refused or not refused.get("codes"):
-            continue
-        versions: dict[str, int] = {}
-        unable: dict[int, bool] = {}
-        runs = select(RunRow).where(RunRow.job == case.job.id).order_by(RunRow.created_at.desc(), RunRow.id.desc())
-        for run in await session.scalars(runs):
-            version = run.order["version"]
-            versions.setdefault(run.ingest_state.get("code", ""), version)
-            if run is not case.run and not run.order.get("standby"):
-                unable.setdefault(version, bool(run.failure and run.failure.get("domain") == "user"))
-        stored = select(JobVersionRow.version).where(JobVersionRow.job == case.job.id)
-        known = set(await session.scalars(stored))
-        case.planned_by = tuple(v if (v := versions.get(code)) in known else None for code in refused["codes"])
-        case.unable = frozenset(version for version, failed in unable.items() if failed)
+    failure = case.run.failure if case.run is not None else None
+    codes = Failure.model_validate(failure).codes if failure else []
+    if case.run is None or not codes:
+        return
+    of_job, newest = RunRow.job == case.job.id, (RunRow.created_at.desc(), RunRow.id.desc())
+    code, version = RunRow.ingest_state["code"].as_string(), RunRow.order["version"].as_integer()
+    of_codes = select(code, version).where(of_job, code.in_(codes)).order_by(*newest)
+    planned: dict[str, int] = {}
+    for name, number in await session.execute(of_codes):
+        planned.setdefault(name, number)
+    stored = await _stored(session, case.job.id, set(planned.values()))
+    case.planned_by = tuple(v if (v := planned.get(code)) in stored else None for code in codes)
+    domain = RunRow.failure["domain"].as_string()
+    drivers = select(version, domain).where(of_job, RunRow.id != case.run.id, ~_IS_STANDBY, version.in_(stored))
+    domains: dict[int, str | None] = {}
+    for number, name in await session.execute(drivers.order_by(*newest)):
+        domains.setdefault(number, name)
+    case.unable = frozenset(number for number, name in domains.items() if name == "user")
+
+
+async def _stored(session: AsyncSession, job: str, versions: set[int]) -> set[int]:
+    """Those of the versions of a job that are stored."""
+    query = select(JobVersionRow.version).where(JobVersionRow.job == job, JobVersionRow.version.in_(versions))
+    return set(await session.scalars(query)) if versions else set()
 
 
 def _awaited(job: JobRow, run: RunRow) -> frozenset[str]:

@@ -44,14 +44,33 @@ _DAY_S: Final = 86_400.0
 _BATCH: Final = 1000
 _JOBS_BATCH: Final = 10  # deleting a job also deletes its rows in other tables
 
-# Versions that run, or that a start may run: the newest ones are not always among them.
-_STARTS: Final = (
+# Versions that run, or that a start may run: the newest ones are not always among them. The fields of `moving` are
+# those of `planned_moves.Moving`, and those of `order` are those of `RunSpec`.
+_OF_JOB: Final = (
+    JobRow.version,
+    JobRow.observed_version,
+    JobRow.moving["version"].as_integer(),
+    JobRow.moving["previous"].as_integer(),
+)
+_OF_RUN: Final = (
+    RunRow.order["version"].as_integer(),
+    RunRow.order["finish_for"].as_integer(),
+    RunRow.order[("next", "version")].as_integer(),
+    RunRow.order[("next", "finish_for")].as_integer(),
+)
+_STARTS: Final = or_(
+    exists()
+    .where(JobRow.id == JobVersionRow.job, or_(*(version == JobVersionRow.version for version in _OF_JOB)))
+    .correlate(JobVersionRow),
+    # The newest run of a job may have ended: the next one has not been placed yet.
     exists()
     .where(
         JobRow.id == JobVersionRow.job,
-        or_(JobRow.version == JobVersionRow.version, JobRow.observed_version == JobVersionRow.version),
+        RunRow.job == JobVersionRow.job,
+        or_(RunRow.ended_at.is_(None), RunRow.id == JobRow.run),
+        or_(*(version == JobVersionRow.version for version in _OF_RUN)),
     )
-    .correlate(JobVersionRow)
+    .correlate(JobVersionRow),
 )
 
 Check = Callable[[AsyncSession], Awaitable[None]]

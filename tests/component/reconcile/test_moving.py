@@ -410,6 +410,22 @@ def test_a_new_version_that_falls_before_makes_the_job_go_back(run: RunFacts, st
     assert d.PromoteStandby not in kinds(cold), "no standby of the failed version"
 
 
+def test_without_the_version_before_a_move_ends_and_no_other_version_is_chosen() -> None:
+    failed = newer(state="EXITED", ended=True, failure=BROKEN)
+    [end] = decide(job(TAKEN, state=S.RUNNING, previous_stored=False), failed, fleet(), NOW)
+    assert isinstance(end, d.EndMove)
+    assert end.version is None
+    assert end.failure is not None
+    assert end.failure.error == "upgrade-failed"
+    assert "Version 1, which ran before, is not stored any more" in end.failure.what
+    assert "the next start runs version 2" in end.failure.kept
+    assert "clonos job rollback" in end.failure.hint
+    [end] = decide(
+        job(moving("upgrade"), previous_stored=False, desired=DesiredState.STOPPED), working(), fleet(), NOW
+    )[:1]
+    assert (end.version, end.failure.error) == (None, "upgrade-failed")
+
+
 def test_the_operation_fails_once_the_older_version_works() -> None:
     failure = Failure(error="upgrade-failed", what="Version 2 failed.")
     back = TAKEN.model_copy(update={"failure": failure})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -11,11 +12,11 @@ from sqlalchemy import update
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.load import load
 from clonos_api.reconcile.standby_demands import load_standby_demands
-from clonos_api.store import recoveries
+from clonos_api.store import jobs, recoveries
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
-from support.stored import job_row, run_row
+from support.stored import job_row, run_row, spec
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,58 @@ async def test_a_job_that_cannot_be_read_does_not_stop_the_others(database: Data
     ids = {demand.id for demand, _ in demands}
     assert job.id in ids
     assert broken.id not in ids
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"moving": {"cause": "unknown"}},
+        {"stop": {"mode": "unknown"}},
+        {"start_from": {"unknown": 1}},
+        {"order": {"unknown": 1}},
+        {"failure": {"codes": "none"}},
+        {"failure": {"codes": ["a"], "unknown": 1}},
+    ],
+    ids=lambda bad: next(iter(bad)),
+)
+async def test_a_bad_row_of_one_job_does_not_stop_the_round_of_the_others(
+    database: Database, bad: dict[str, Any]
+) -> None:
+    async with database.transaction() as session:
+        broken, job = await job_row(session), await job_row(session)
+        runs_of = [await run_row(session, broken), await run_row(session, job)]
+        for row, run in zip((broken, job), runs_of, strict=True):
+            await session.execute(update(JobRow).where(JobRow.id == row.id).values(state="STARTING", run=run.id))
+        of_run = {name: value for name, value in bad.items() if name in ("order", "failure")}
+        if of_run:
+            await session.execute(update(RunRow).where(RunRow.id == runs_of[0].id).values(**of_run))
+        else:
+            await session.execute(update(JobRow).where(JobRow.id == broken.id).values(**bad))
+    async with database.reading() as session:
+        cases = (await load(session)).cases
+    assert job.id in {case.job.id for case in cases}
+    assert broken.id not in {case.job.id for case in cases}, "it is left as it is"
+
+
+async def test_the_planners_of_epochs_in_doubt_are_read_from_the_runs_that_matter(database: Database) -> None:
+    async with database.transaction() as session:
+        job = await job_row(session)
+        for version in (1, 2):
+            job = await jobs.patch(session, job, version=version, spec=spec(job.name, v=str(version)), by="ada")
+        failure = {"error": "job-code-failed", "what": "It raised.", "domain": "user"}
+        refused = {"error": "checkpoint-mismatch", "what": "The code changed.", "codes": ["one", "two", "none"]}
+        driver = ""
+        for version, code, failed in ((1, "one", failure), (2, "two", None), (3, "three", refused)):
+            run = await run_row(session, job)
+            values = {"order": {**run.order, "version": version}, "ingest_state": {"code": code}, "failure": failed}
+            await session.execute(update(RunRow).where(RunRow.id == run.id).values(**values))
+            driver = run.id
+        other = await run_row(session, job)  # another run that this round need not read
+        await session.execute(update(RunRow).where(RunRow.id == other.id).values(failure={"unknown": 1}))
+        await session.execute(update(JobRow).where(JobRow.id == job.id).values(state="STARTING", run=driver))
+    async with database.reading() as session:
+        case = next(case for case in (await load(session)).cases if case.job.id == job.id)
+    assert (case.planned_by, case.unable) == ((1, 2, None), {1})
 
 
 async def begin(database: Database, *, seconds_ago: float) -> RecoveryRow:

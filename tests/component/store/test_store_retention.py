@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from clonos.errors import ConcurrentUpdate, NotFound
-from clonos.resources.hosts import RunReport, RunSpec
+from clonos.resources.hosts import NextRun, RunReport, RunSpec
 from clonos.resources.service import Role, TokenCreate
 from clonos.standby.states import StandbyState
 from clonos_api.store import (
@@ -35,6 +35,7 @@ from clonos_api.store import (
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
+from clonos_api.store.planned_moves import Moving
 from clonos_api.store.retention import Limits
 from clonos_api.store.tables import (
     ArtifactPartRow,
@@ -98,6 +99,25 @@ async def test_history_of_a_job_is_bounded_and_its_sums_stay(database: Database)
         assert (await counters.of_job(session, job.id))["epochs"] == 35
         assert (await logs.tail(session, job.id, 1000)).lines == [f"{number:>9}" for number in range(100, 110)]
     assert await retention.prune(database, limits) == {}
+
+
+async def test_versions_that_a_move_or_an_open_run_may_start_stay(database: Database) -> None:
+    """The version to go back to, those of open runs, and those that follow a run whose successor is not placed yet."""
+    async with database.transaction() as session:
+        job = await job_row(session)
+        for version in range(1, 13):
+            job = await jobs.patch(session, job, version=version, spec=spec(job.name, v=str(version)), by="ada")
+        moving = Moving(cause="upgrade", leaves="a", version=9, previous=2, until=await now(session))
+        orders = [{"version": 3, "finish_for": 4}, {"version": 5, "next": NextRun(version=6, finish_for=7)}]
+        for changes in orders:
+            run = await run_row(session, job)
+            changed = RunSpec.model_validate(run.order).model_copy(update=changes)
+            run = await runs.order(session, run, changed)
+        await runs.end(session, run)
+        job = await jobs.change(session, job, moving=moving.model_dump(mode="json"), run=run.id)
+    await retention.prune(database, Limits(versions=1))
+    async with database.reading() as session:
+        assert [row.version for row in (await jobs.versions(session, job.id)).rows] == [13, 12, 9, 7, 6, 5, 4, 3, 2]
 
 
 async def test_ended_standbys_are_bounded(database: Database) -> None:

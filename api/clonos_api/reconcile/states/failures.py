@@ -72,6 +72,19 @@ def not_upgraded(job: str, version: int, previous: int, cause: Failure) -> Failu
     )
 
 
+def not_reverted(job: str, version: int, previous: int, cause: Failure) -> Failure:
+    """Returns the failure of an upgrade to `version` of which the version `previous`, to go back to, is not stored."""
+    return cause.model_copy(
+        update={
+            "error": UpgradeFailed.slug,
+            "what": f"{cause.what.rstrip('.')}. Version {previous}, which ran before, is not stored any more.",
+            "kept": f"no version was restored: the next start runs version {version}; published output stands.",
+            "hint": f"fix the code, and repeat `clonos apply PATH`, or go back to a version of `clonos job versions "
+            f"{job}`: `clonos job rollback {job} VERSION`.",
+        }
+    )
+
+
 def move_overtaken(why: str) -> Failure:
     """Returns the failure of a planned move that a newer request replaced."""
     return new_failure(Overtaken, f"The move was given up: {why}.")

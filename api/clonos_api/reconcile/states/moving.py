@@ -183,7 +183,12 @@ def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: dateti
 
 
 def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Failure, *, lost: bool) -> list[Decision]:
-    """Restores the previous version, with one of its standbys as driver if one is ready."""
+    """Restores the previous version, with one of its standbys as driver if one is ready.
+
+    If that version is not stored any more, only the move ends: no other version is chosen for the job.
+    """
+    if not job.previous_stored:
+        return [EndMove(failures.not_reverted(job.name, job.version, move.previous, cause))]
     failure = failures.not_upgraded(job.name, move.version, move.previous, cause)
     reverted: list[Decision] = [
         MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"),
@@ -205,6 +210,8 @@ def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Fai
 def _failed(job: JobFacts, move: Moving, failure: Failure) -> EndMove:
     """Ends a move that failed. The next start runs the version that worked, unless the job was changed again."""
     back = move.cause == "upgrade" and job.version == move.version
+    if back and not job.previous_stored:
+        return EndMove(failures.not_reverted(job.name, job.version, move.previous, failure))
     return EndMove(failure, version=move.previous if back else None)
 
 
