@@ -58,6 +58,12 @@ def banner_of(board: Board) -> Banner:
     if counts["idle"] == total:
         return Banner("idle", (), (), "No job is set to run.", "")
     good = "No running job is failing, behind or without a requested standby. All are configured for exactly once."
+    if unmeasured := sum(line.unmeasured for line in board.lines):
+        good = (
+            "No running job is failing or without a requested standby. All are configured for exactly once. "
+            f"{unmeasured} of {total} {'has' if unmeasured == 1 else 'have'} unread records, and it is not measured "
+            "yet how fast they are read."
+        )
     return Banner("good", (), (), good, _alone(board))
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 from clonos_api.fleet.facts import Facts, queries_of, read_facts
 from clonos_api.fleet.forecasts import Estimates, read_estimates
-from clonos_api.fleet.health import Rates, attention, dependencies_of, line_of
+from clonos_api.fleet.health import Rates, attention, dependencies_of, line_of, unread_of
 from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Head, Strip
 from clonos_api.fleet.strip import RecentRecoveries, strip_of
 from clonos_api.store.db.database import Database
@@ -40,13 +40,14 @@ _ESTIMATES_S: Final = 30.0
 class History:
     """Totals of the jobs at earlier boards, for their rates over about `span_s` seconds."""
 
-    figure: str  # of the metrics of a query, such as ``records_out``
+    figure: Callable[[JobRow], int]  # the total of a job
     span_s: float
+    measured_s: float = 0.0  # the seconds that the newest rates are of
     _totals: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
 
     def rates(self, moment: float, jobs: Sequence[JobRow]) -> dict[str, float]:
         """Add the jobs' totals at `moment`, and return their rates since the oldest board of the span."""
-        totals = {job.id: sum(query.get(self.figure, 0) for query in queries_of(job)) for job in jobs}
+        totals = {job.id: self.figure(job) for job in jobs}
         while self._totals and self._totals[0][0] <= moment - 3 * self.span_s:
             self._totals.popleft()  # the overview had no viewer for a while
         while len(self._totals) > 1 and self._totals[1][0] <= moment - self.span_s:
@@ -54,10 +55,16 @@ class History:
         before_at, before = self._totals[0] if self._totals else (moment, {})
         if not self._totals or moment - self._totals[-1][0] >= self.span_s / _KEPT:
             self._totals.append((moment, totals))
+        self.measured_s = moment - before_at
         if moment <= before_at:
             return {}
         rates = {job: (total - before[job]) / (moment - before_at) for job, total in totals.items() if job in before}
         return {job: max(0.0, rate) for job, rate in rates.items()}
+
+
+def _sum_of(figure: str) -> Callable[[JobRow], int]:
+    """The sum of a metric of the queries of a job, such as ``records_out``."""
+    return lambda job: sum(query.get(figure, 0) for query in queries_of(job))
 
 
 @dataclass
@@ -72,9 +79,10 @@ class Boards:
     _estimates: Estimates = field(default_factory=Estimates)
     _estimated_at: float = -_ESTIMATES_S
     _recent: RecentRecoveries = field(default_factory=RecentRecoveries)
-    _published: History = field(default_factory=lambda: History("records_out", _RATE_S))
-    _read: History = field(default_factory=lambda: History("records_in", _READ_S))
-    _dead_letters: History = field(default_factory=lambda: History("dead_letters", _DEAD_LETTERS_S))
+    _published: History = field(default_factory=lambda: History(_sum_of("records_out"), _RATE_S))
+    _read: History = field(default_factory=lambda: History(_sum_of("records_in"), _READ_S))
+    _unread: History = field(default_factory=lambda: History(lambda job: unread_of(job) or 0, _READ_S))
+    _dead_letters: History = field(default_factory=lambda: History(_sum_of("dead_letters"), _DEAD_LETTERS_S))
 
     async def newest(self) -> Board:
         """The cached board, or a new one if the cached one is older than `pause_s`."""
@@ -99,8 +107,17 @@ class Boards:
     def _board(self, facts: Facts, strip: Strip) -> Board:
         moment = time.monotonic()
         published, read = self._published.rates(moment, facts.jobs), self._read.rates(moment, facts.jobs)
-        dead = self._dead_letters.rates(moment, facts.jobs)
-        rates = {job.id: Rates(published.get(job.id), read.get(job.id), dead.get(job.id)) for job in facts.jobs}
+        dead, unread = self._dead_letters.rates(moment, facts.jobs), self._unread.rates(moment, facts.jobs)
+        rates = {
+            job.id: Rates(
+                published.get(job.id),
+                read.get(job.id),
+                dead.get(job.id),
+                unread=unread.get(job.id),
+                measured_s=self._read.measured_s,
+            )
+            for job in facts.jobs
+        }
         lines = sorted((line_of(job, facts, self._estimates, rates[job.id]) for job in facts.jobs), key=attention)
         number = self._newest.number + 1 if self._newest is not None else 1
         heads = tuple(_head(host, facts) for host in facts.hosts)

@@ -31,20 +31,36 @@ _BEHIND_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records per second that a job publishes, reads and publishes as dead letters; None: not measured yet."""
+    """Records per second of a job; None: not measured yet.
+
+    Attributes:
+        published: Records that it publishes.
+        read: Records that it reads.
+        dead_letters: Records that it publishes as dead letters.
+        unread: By which its unread records increase.
+        measured_s: The seconds that `read` and `unread` are of.
+    """
 
     published: float | None = None
     read: float | None = None
     dead_letters: float | None = None
+    unread: float | None = None
+    measured_s: float = 0.0
+
+
+def unread_of(job: JobRow) -> int | None:
+    """The unread records of a job's sources; None: not reported yet."""
+    return lag_of_job(query.get("lag") or {} for query in queries_of(job))
 
 
 def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Line:
     """The row of a job; `rates` are those of the last seconds."""
     seats = _seats(job, facts)
     doubts = _doubts(job, facts)
-    lag = lag_of_job(query.get("lag") or {} for query in queries_of(job))
+    lag = unread_of(job) if job.state == JobState.RUNNING else None
+    behind = _behind(job, lag, rates)
     dead_letters = ["it has published dead letters in the last minutes"] if rates.dead_letters else []
-    weak = (*doubts, *_behind(job, lag, rates.read), *dead_letters, *_unguarded(job, seats, facts))
+    weak = (*doubts, *([behind] if behind else []), *dead_letters, *_unguarded(job, seats, facts))
     stall = stall_of(job, facts)
     first = computes_first_epoch(job) is not None
     recovery = facts.recoveries.get(job.id)
@@ -62,7 +78,8 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Li
         hint=str(job.failure.get("hint") or "") if job.failure else "",
         last=_last(recovery) if recovery is not None else None,
         restarts=job.restarts,
-        lag=lag if job.state == JobState.RUNNING else None,
+        lag=lag,
+        unmeasured=behind is None,
         out_per_s=rates.published if job.state == JobState.RUNNING else None,
         exact=not doubts,
         alone=job.state == JobState.RUNNING and _wanted(job) == 0,
@@ -105,17 +122,26 @@ def _epochs(job: JobRow) -> tuple[tuple[str, int], ...]:
     return tuple((name, int(query["epoch"])) for name, query in queries.items() if query.get("epoch") is not None)
 
 
-def _behind(job: JobRow, lag: int | None, read_per_s: float | None) -> list[str]:
-    """The reason of a job that needs minutes to read what is unread, at the rate at which it reads now."""
-    if job.state != JobState.RUNNING or not lag or not read_per_s:
-        return []
+def _behind(job: JobRow, lag: int | None, rates: Rates) -> str | None:
+    """The reason of a job that needs minutes to read what is unread, or reads none of it while more records arrive.
+
+    Empty: it needs less. None: it has unread records, and how fast it reads was not measured for long enough.
+    """
+    if not lag:
+        return ""
     interval_s = parse_duration(((job.spec.get("spec") or {}).get("trigger") or {}).get("interval") or "0s")
     slow_s = max((float(query.get("slow_epoch_ms") or 0.0) / 1000 for query in queries_of(job)), default=0.0)
-    if lag / read_per_s <= max(_BEHIND_S, 3 * (interval_s + slow_s)):
-        return []
+    limit_s = max(_BEHIND_S, 3 * (interval_s + slow_s))
+    if not rates.read:
+        # A job reads nothing while it computes an epoch, or waits for the next one.
+        if rates.read is None or rates.unread is None or rates.measured_s < limit_s:
+            return None
+        return "its unread records increase, and it has read none in the last minute" if rates.unread else ""
+    if lag / rates.read <= limit_s:
+        return ""
     # In whole minutes: a reason that changes each second would be sent each second.
-    minutes = int(lag / read_per_s // 60)
-    return [f"its unread records take more than {duration(60_000 * minutes)} at the rate at which it reads now"]
+    minutes = int(lag / rates.read // 60)
+    return f"its unread records take more than {duration(60_000 * minutes)} at the rate at which it reads now"
 
 
 def _seats(job: JobRow, facts: Facts) -> list[Seat]:

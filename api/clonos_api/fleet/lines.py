@@ -124,6 +124,7 @@ class Line:
     dead_letters: bool = False  # it has published some in the last minutes
     first: bool = False  # its newest driver has finished no epoch yet, and may have input
     late: Late | None = None  # None: no late rows were dropped in the last minutes
+    unmeasured: bool = False  # it has unread records, and how fast it reads them is not measured yet
 
     def shape(self) -> Line:
         """The line with restarts, lag, published records, late rows, epochs and the time until a standby is READY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.service import Role
 from clonos.testing.harness import eventually
 from clonos_api.fleet import Board, Boards, Line
+from clonos_api.fleet.banner import banner_of
 from clonos_api.fleet.forecasts import BENCHMARK_MS
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
@@ -214,7 +216,7 @@ def test_a_first_epoch_that_does_not_end_is_a_stall(
 def later(api: Served, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, Any], dict[str, Any]], Line]:
     """Returns the line of a job whose query has other figures after ten seconds."""
 
-    def change(job: str, before: dict[str, Any], after: dict[str, Any]) -> Line:
+    def change(job: str, before: dict[str, Any], after: dict[str, Any], after_s: float = 10) -> Line:
         write(api, report(job, queries={"out": before}))
 
         async def read() -> Line:
@@ -224,7 +226,7 @@ def later(api: Served, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[s
                 await boards.newest()
                 async with database.transaction() as session:
                     await report(job, queries={"out": after})(session)
-                ahead = time.monotonic() + 10
+                ahead = time.monotonic() + after_s
                 with monkeypatch.context() as patch:
                     patch.setattr(time, "monotonic", lambda: ahead)
                     return next(line for line in (await boards.newest()).lines if line.id == job)
@@ -236,7 +238,7 @@ def later(api: Served, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[s
     return change
 
 
-Later = Callable[[str, dict[str, Any], dict[str, Any]], Line]
+Later = Callable[..., Line]
 
 
 @pytest.mark.parametrize(("lag", "health"), [(12_000, "weak"), (300, "good")])
@@ -249,6 +251,35 @@ def test_a_job_that_is_minutes_behind_is_not_healthy(
     assert line.health == health
     if health == "weak":
         assert line.weak == ("its unread records take more than 6 min at the rate at which it reads now",)
+
+
+@pytest.mark.parametrize(
+    ("read", "lag", "after_s", "reason", "unmeasured"),
+    [
+        (0, 900, 61, "its unread records increase, and it has read none in the last minute", False),
+        (0, 900, 10, "", True),  # it may compute an epoch
+        (0, 300, 61, "", False),  # no record arrives
+        (300, 900, 10, "", False),
+    ],
+)
+def test_a_job_that_reads_none_of_what_arrives_is_not_healthy(
+    api: Served, name: str, later: Later, read: int, lag: int, after_s: float, reason: str, unmeasured: bool
+) -> None:
+    job, _ = write(api, running(name))
+    query = {"epoch": 46, "records_in": 1_000, "records_out": 50, "lag": {"in": 300}}
+    line = later(job, query, {**query, "records_in": 1_000 + read, "lag": {"in": lag}}, after_s)
+    assert (line.weak, line.unmeasured) == ((reason,) if reason else (), unmeasured)
+    assert line.health == ("weak" if reason else "good")
+
+
+def test_the_banner_calls_no_job_up_to_date_before_its_rate_is_measured(api: Served, name: str) -> None:
+    write(api, running(name))
+    seen = board(api)
+    line = next(line for line in seen.lines if line.name == name)
+    assert line.unmeasured
+    banner = banner_of(dataclasses.replace(seen, lines=(line,), tokens=()))
+    assert "behind" not in banner.headline
+    assert "1 of 1 has unread records, and it is not measured yet how fast they are read" in banner.headline
 
 
 @pytest.mark.parametrize(("more", "health"), [(1, "weak"), (0, "good")])
