@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 
 import psycopg
@@ -299,6 +300,11 @@ async def test_a_full_disk_is_noticed_until_a_write_succeeds(
 
     with pytest.raises(DatabaseUnavailable, match="disk of the database is full"):
         await fill()
+    assert database.disk_trouble() == "The disk of the database is full."
+    with monkeypatch.context() as later:  # this replica has written nothing since: it gets no requests
+        ahead = time.monotonic() + 11
+        later.setattr(time, "monotonic", lambda: ahead)
+        assert database.disk_trouble() == ""
     assert database.disk_trouble() == "The disk of the database is full."
     async with database.transaction() as session:
         await session.execute(text("PRAGMA max_page_count = 1000000"))

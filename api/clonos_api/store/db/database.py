@@ -51,6 +51,7 @@ _IDLE_MS: Final = 2_000
 _WATCH_S: Final = 0.25
 _FLUSH_S: Final = 1.0
 _FAULT_PAUSE_S: Final = 10.0
+_REFUSAL_S: Final = 10.0
 _READ: Final = "clonos_read"
 _NO_PARENT: Final = "23503"
 # deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down
@@ -131,7 +132,7 @@ class Database:
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
         self._closing: set[asyncio.Task[None]] = set()
         self._background: dict[str, asyncio.Task[None]] = {}
-        self._refuses_writes = ""  # the reason, while the disk is full
+        self._refusal: tuple[float, str] | None = None  # when the disk was full, and the reason
 
     @property
     def dialect(self) -> str:
@@ -205,9 +206,13 @@ class Database:
         return shutil.disk_usage(Path(self.url.database or "").resolve().parent).free
 
     def disk_trouble(self) -> str:
-        """The reason why the database's disk accepts no or few writes; empty: it accepts them."""
-        if self._refuses_writes:
-            return self._refuses_writes
+        """The reason why the database's disk accepts no or few writes; empty: it accepts them.
+
+        A refused write counts for `_REFUSAL_S` seconds: a replica that is not ready gets no requests, so it may write
+        nothing more, and would never be ready again.
+        """
+        if self._refusal is not None and time.monotonic() - self._refusal[0] < _REFUSAL_S:
+            return self._refusal[1]
         free = self.free_bytes()
         return "" if free is None or free >= _LEAST_FREE_BYTES else f"The database's disk has {free} free bytes."
 
@@ -218,9 +223,9 @@ class Database:
             yield
         except DatabaseUnavailable as error:
             if isinstance(error.__cause__, DBAPIError) and _is_full(error.__cause__):
-                self._refuses_writes = error.what
+                self._refusal = time.monotonic(), error.what
             raise
-        self._refuses_writes = ""
+        self._refusal = None
 
     async def _flush(self, disk: Disk) -> None:
         try:
