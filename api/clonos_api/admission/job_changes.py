@@ -50,7 +50,7 @@ async def roll_back(
     """Make another version the one that the next start runs; None: the one whose driver finished an epoch last.
 
     Raises:
-        StateConflict: The job was cancelled, or no other version has finished an epoch.
+        StateConflict: The job was cancelled, or no other version has finished an epoch without failing later.
         NotFound: There is no such version.
         Forbidden: The checkpoint of the version belongs to another subject.
     """
@@ -59,7 +59,7 @@ async def roll_back(
     target = version if version is not None else await jobs.worked(session, job, but=job.version)
     if target is None:
         raise StateConflict(
-            f"No other version of job {job.name} has finished an epoch.",
+            f"No other version of job {job.name} has finished an epoch without failing later.",
             hint=f"name one: `clonos job rollback {job.name} VERSION`; `clonos job versions {job.name}` lists them.",
         )
     if target == job.version:

@@ -159,9 +159,14 @@ async def _with_way_back(session: AsyncSession, job: JobRow, failure: Failure) -
     if run is None or failure.domain != "user":
         return failure
     version = await jobs.worked(session, job, but=run.order["version"])
+    if version is None and job.version == run.order["version"] == 1:
+        return failure  # no change can have caused it
     if version is None:
-        return failure
-    back = f"If the change caused it, go back to version {version}: `clonos job rollback {job.name} {version}`."
+        back = (
+            f"There is no version to go back to: no other version of job {job.name} finished an epoch and did not fail."
+        )
+    else:
+        back = f"If the change caused it, go back to version {version}: `clonos job rollback {job.name} {version}`."
     return failure.model_copy(update={"hint": f"{failure.hint} {back}".strip()})
 
 

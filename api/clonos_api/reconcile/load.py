@@ -20,7 +20,7 @@ from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFac
 from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
-from clonos_api.store import clusters, hosts, planned_moves, standbys
+from clonos_api.store import clusters, hosts, jobs, planned_moves, standbys
 from clonos_api.store.db.clock import now
 from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import (
@@ -36,7 +36,6 @@ from clonos_api.store.tables import (
 
 _S, _D = JobState, DesiredState
 _MAX_IDS: Final = 500  # in one statement
-_IS_STANDBY: Final = func.coalesce(RunRow.order["standby"].as_boolean(), False)
 # Missing heartbeats of an unresponsive host; a lease has as many.
 _MISSING: Final = 4
 # All hosts are unresponsive at the same time: the fault is probably here, so each needs to miss more than this.
@@ -368,7 +367,7 @@ async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[
                 case.unreachable_runs += 1  # a driver of an earlier run claimed the log after the newest run
         # A standby has never been a driver.
         open_runs = select(RunRow.job, RunRow.id, RunRow.host).where(
-            RunRow.job.in_(ids), RunRow.ended_at.is_(None), ~_IS_STANDBY
+            RunRow.job.in_(ids), RunRow.ended_at.is_(None), ~func.coalesce(RunRow.order["standby"].as_boolean(), False)
         )
         for job, run, host in await session.execute(open_runs.order_by(RunRow.id)):
             case = active[job]
@@ -433,20 +432,14 @@ async def _load_planners(session: AsyncSession, case: JobCase) -> None:
     codes = Failure.model_validate(failure).codes if failure else []
     if case.run is None or not codes:
         return
-    of_job, newest = RunRow.job == case.job.id, (RunRow.created_at.desc(), RunRow.id.desc())
     code, version = RunRow.ingest_state["code"].as_string(), RunRow.order["version"].as_integer()
-    of_codes = select(code, version).where(of_job, code.in_(codes)).order_by(*newest)
+    of_codes = select(code, version).where(RunRow.job == case.job.id, code.in_(codes))
     planned: dict[str, int] = {}
-    for name, number in await session.execute(of_codes):
+    for name, number in await session.execute(of_codes.order_by(RunRow.created_at.desc(), RunRow.id.desc())):
         planned.setdefault(name, number)
     stored = await _stored(session, case.job.id, set(planned.values()))
     case.planned_by = tuple(v if (v := planned.get(code)) in stored else None for code in codes)
-    domain = RunRow.failure["domain"].as_string()
-    drivers = select(version, domain).where(of_job, RunRow.id != case.run.id, ~_IS_STANDBY, version.in_(stored))
-    domains: dict[int, str | None] = {}
-    for number, name in await session.execute(drivers.order_by(*newest)):
-        domains.setdefault(number, name)
-    case.unable = frozenset(number for number, name in domains.items() if name == "user")
+    case.unable = await jobs.code_failed(session, case.job.id, stored, but_run=case.run.id)
 
 
 async def _stored(session: AsyncSession, job: str, versions: set[int]) -> set[int]:

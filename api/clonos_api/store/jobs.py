@@ -11,7 +11,7 @@ Events: ``job.created``, ``job.updated``, ``job.desired``, ``job.state``, ``job.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import and_, func, select
@@ -181,16 +181,39 @@ async def stored_version(session: AsyncSession, job: JobRow, version: int) -> Jo
 
 
 async def worked(session: AsyncSession, job: JobRow, *, but: int | None = None) -> int | None:
-    """The stored version of which a driver finished an epoch last, other than version `but`; None: there is none."""
+    """The stored version of which a driver finished an epoch last, other than version `but`; None: there is none.
+
+    A version whose code failed in its newest run did not work.
+    """
     version = RunRow.order["version"].as_integer()
     query = (
         select(version)
         .join(GenerationRow, and_(GenerationRow.job == RunRow.job, GenerationRow.run == RunRow.id))
         .join(JobVersionRow, and_(JobVersionRow.job == RunRow.job, JobVersionRow.version == version))
         .where(RunRow.job == job.id, GenerationRow.epochs > 0, version != (but if but is not None else 0))
-        .order_by(GenerationRow.generation.desc())
+        .group_by(version)
+        .order_by(func.max(GenerationRow.generation).desc())
     )
-    return await session.scalar(query.limit(1))
+    versions = list(await session.scalars(query))
+    failed = await code_failed(session, job.id, versions)
+    return next((number for number in versions if number not in failed), None)
+
+
+async def code_failed(
+    session: AsyncSession, job: str, versions: Collection[int], *, but_run: str | None = None
+) -> frozenset[int]:
+    """Those of the versions of a job whose newest driver failed because of the code, without the run `but_run`."""
+    version, domain = RunRow.order["version"].as_integer(), RunRow.failure["domain"].as_string()
+    query = (
+        select(version, domain)
+        .where(RunRow.job == job, RunRow.id != (but_run or ""), version.in_(versions))
+        .where(~func.coalesce(RunRow.order["standby"].as_boolean(), False))
+        .order_by(RunRow.created_at.desc(), RunRow.id.desc())
+    )
+    newest: dict[int, str | None] = {}
+    for number, failed_in in await session.execute(query) if versions else ():
+        newest.setdefault(number, failed_in)
+    return frozenset(number for number, failed_in in newest.items() if failed_in == "user")
 
 
 async def desire(

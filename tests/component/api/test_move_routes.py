@@ -336,7 +336,9 @@ def test_a_rollback_starts_a_job_that_failed_in_its_new_version(job: ScriptedJob
     assert none.status_code == 409, "no other version has finished an epoch"
     assert f"clonos job rollback {job.name} VERSION" in none.json()["hint"]
     change_code(job)
-    operation = request(job, "rollback")
+    failed_too = job.client.post(f"/jobs/{job.name}/rollback")
+    assert (failed_too.status_code, "without failing later" in failed_too.text) == (409, True), "version 1 failed too"
+    operation = job.client.post(f"/jobs/{job.name}/rollback", json={"version": 1}).raise_for_status().json()
     assert operation["kind"] == "rollback"
     eventually(lambda: run != job.fetch()["run"], "the job is placed")
     assert job.await_order(standby=False, but=run)[1]["version"] == 1

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from clonos.errors import ConcurrentUpdate, StateConflict
+from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, ResolveRequest, StartFrom, StopMode, StopRequest
 from clonos_api.reconcile import deadlines, loop
@@ -333,6 +334,15 @@ async def test_a_final_failure_fails_the_job_and_a_start_tries_again(database: D
         on["a"].drivers[job.run or ""].fail(14, failure)
         job = await users.until("FAILED")
         assert (job.failure or {})["error"] == "job-code-failed"
+        assert "no version to go back to" not in (job.failure or {})["hint"], "it is the first one"
+        async with database.transaction() as session:
+            job = await jobs.get(session, job.id)
+            await jobs.patch(session, job, version=1, spec=JobSpec.model_validate(job.spec), by="ada")
+        await users.ask("start")
+        job = await users.until("RUNNING")
+        on["a"].drivers[job.run or ""].fail(14, failure)
+        job = await users.until("FAILED")
+        assert "There is no version to go back to" in (job.failure or {})["hint"]
         started = await users.ended(await users.ask("start"))
         assert (started.state, (await users.job()).state) == ("COMPLETED", "RUNNING")
         assert (await users.job()).failure is None

@@ -16,8 +16,8 @@ from clonos_api.store import artifacts, audit, events, jobs, owners, recoveries,
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
-from clonos_api.store.tables import ArtifactPartRow, JobRow
-from support.stored import host_row, job_row, run_spec, spec, store_artifact, unique
+from clonos_api.store.tables import ArtifactPartRow, GenerationRow, JobRow
+from support.stored import host_row, job_row, run_row, run_spec, spec, store_artifact, unique
 
 pytestmark = pytest.mark.anyio
 ADA = Actor("ada", "t1")
@@ -53,6 +53,36 @@ async def test_a_new_job(database: Database) -> None:
         assert (entry.subject, entry.token, entry.action, entry.target) == ("ada", "t1", "job.create", job.id)
         # A missing value is NULL. A query for NULL would not match JSON's null.
         assert (await session.scalars(select(JobRow.id).where(JobRow.failure.is_(None), JobRow.id == job.id))).one()
+
+
+async def test_the_version_to_go_back_to_finished_an_epoch_and_did_not_fail(database: Database) -> None:
+    """Version 2 finished the last epoch, and its newest run failed as well; version 3 never finished one."""
+    raised = {"error": "job-code-failed", "what": "It raised.", "domain": "user"}
+    killed = {"error": "driver-crashed", "what": "It was killed.", "domain": "run"}
+    job = await made(database)
+    async with database.transaction() as session:
+        for version in (1, 2, 3):
+            job = await jobs.patch(session, job, version=version, spec=spec(job.name, v=str(version)), by="ada")
+        history = [(1, 5, raised), (1, 2, killed), (2, 7, None), (2, 0, raised), (3, 0, None), (4, 1, raised)]
+        for generation, (version, epochs, failure) in enumerate(history):
+            run = await run_row(session, job)
+            run.order, run.failure = {**run.order, "version": version}, failure
+            session.add(
+                GenerationRow(
+                    job=job.id,
+                    lineage=0,
+                    generation=generation,
+                    claim_id=str(generation),
+                    run=run.id,
+                    attempt=1,
+                    cause="start",
+                    claimed_at=await now(session),
+                    epochs=epochs,
+                )
+            )
+            await session.flush()
+        assert await jobs.worked(session, job, but=4) == 1
+        assert await jobs.worked(session, job, but=1) is None, "the others failed, or finished no epoch"
 
 
 async def test_unset_fields_of_a_specification_remain_unset(database: Database) -> None:
