@@ -206,7 +206,7 @@ def _of_kafka(board: Board) -> Iterator[Alert]:
 
 
 def _of_tokens(board: Board) -> Iterator[Alert]:
-    for token in board.tokens:
+    for token in board.tokens.first:
         yield Alert(
             f"TokenExpires/{token.id}",
             "TokenExpires",

@@ -111,8 +111,8 @@ def _rivals(board: Board) -> list[str]:
 
 
 def _expiring(board: Board) -> list[str]:
-    more = f" {len(board.tokens) - 1} more tokens expire soon." if len(board.tokens) > 1 else ""
-    return [board.tokens[0].sentence + more] if board.tokens else []
+    more = f" {board.tokens.count - 1} more tokens expire soon." if board.tokens.count > 1 else ""
+    return [board.tokens.first[0].sentence + more] if board.tokens.first else []
 
 
 def _doubts(board: Board) -> str:

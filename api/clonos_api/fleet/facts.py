@@ -11,15 +11,14 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
-from clonos.resources.service import warned_within
 from clonos.resources.verification import Verification
-from clonos_api.fleet.lines import ExpiringToken
 from clonos_api.store import hosts as store_hosts
 from clonos_api.store import recoveries, tokens, verifications
 from clonos_api.store.db.clock import now
 from clonos_api.store.lease import NAME as LEADER
 from clonos_api.store.standbys import WAITING
 from clonos_api.store.tables import CounterRow, HostRow, JobRow, LeaseRow, RecoveryRow, RunRow, StandbyRow
+from clonos_api.store.tokens import Expiring
 
 # Margin for the leader, which checks leases periodically and may itself just have failed over.
 _UNLED: Final = timedelta(seconds=10)
@@ -61,7 +60,7 @@ class Facts:
     disconnected: frozenset[str] = frozenset()  # names of hosts with an expired lease that are not LOST yet
     silent: frozenset[str] = frozenset()  # names of the other hosts that missed heartbeats
     lost: frozenset[str] = frozenset()  # names of LOST hosts
-    tokens: tuple[ExpiringToken, ...] = ()  # in use, and about to expire
+    tokens: Expiring = field(default_factory=Expiring)  # in use, and about to expire
     pool_available: frozenset[str] = field(default_factory=frozenset)  # names of hosts with a warm pool driver
 
 
@@ -102,11 +101,7 @@ async def read_facts(session: AsyncSession) -> Facts:
         disconnected=frozenset(host.name for host in hosts if _is_disconnected(host, at)),
         silent=frozenset(host.name for host in hosts if _is_silent(host, at)),
         lost=frozenset(host.name for host in hosts if host.state == HostState.LOST),
-        tokens=tuple(
-            ExpiringToken(row.id, row.name, row.role, row.host, row.expires_at)
-            for row in await tokens.expiring(session)
-            if row.expires_at is not None and row.expires_at - at < warned_within(row.expires_at - row.created_at)
-        ),
+        tokens=await tokens.expiring(session),
         pool_available=frozenset(host.name for host in hosts if host.pool_available and host.state == HostState.READY),
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal, get_args
 
 from clonos.resources.status import BASES, Basis
+from clonos_api.store.tokens import Expiring
 
 # The state of a host whose lease has expired, until the leader marks it LOST; of a driver or standby, on both.
 DISCONNECTED: Final = "DISCONNECTED"
@@ -236,24 +237,6 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class ExpiringToken:
-    """An API token in use that expires soon, and was not replaced."""
-
-    id: str
-    name: str
-    role: str
-    host: str | None  # of an agent
-    expires_at: datetime
-
-    @property
-    def sentence(self) -> str:
-        """When it expires, and what then happens."""
-        whose = f"of the agent of {self.host}" if self.host else f"{self.name} ({self.role})"
-        then = f"{self.host} is then lost" if self.host else "its requests are then refused"
-        return f"The token {whose} expires at {self.expires_at:%Y-%m-%d %H:%M} UTC: {then}."
-
-
-@dataclass(frozen=True)
 class Board:
     """All jobs at one moment."""
 
@@ -264,7 +247,7 @@ class Board:
     led: bool = True  # whether a replica is the leader, so that failures are handled
     dependencies: Dependencies = Dependencies()
     strip: Strip | None = None  # None: not read
-    tokens: tuple[ExpiringToken, ...] = ()  # in use, and about to expire; the first one to expire comes first
+    tokens: Expiring = field(default_factory=Expiring)  # in use, and about to expire
     free_bytes: int | None = None  # of the disk with the database; None: not known
 
     def proofs(self) -> list[Proof]:

@@ -20,8 +20,8 @@ from clonos_api.metrics.queries import (
     MetricsSample,
     RecoverySample,
     StandbySample,
-    TokenSample,
 )
+from clonos_api.store.tokens import Expiring
 
 Rows = Iterable[tuple[Sequence[str], float]]  # label values, value
 
@@ -243,19 +243,28 @@ def _host_gauges(hosts: Sequence[HostSample]) -> Iterator[Metric]:
     )
 
 
-def _token_gauges(tokens: Sequence[TokenSample]) -> Iterator[Metric]:
+def _token_gauges(tokens: Expiring) -> Iterator[Metric]:
     labels = ["token", "name", "role"]
     yield _gauge(
+        "clonos_tokens_expiring",
+        "Tokens in use that expire soon, and were not replaced.",
+        [],
+        [((), tokens.count)],
+    )
+    yield _gauge(
         "clonos_token_expiry_timestamp_seconds",
-        "Unix time at which a token in use expires, if it was not replaced.",
+        "Unix time at which such a token expires; of the first ones to expire.",
         labels,
-        (((token.id, token.name, token.role), token.expires_at.timestamp()) for token in tokens),
+        (((token.id, token.name, token.role), token.expires_at.timestamp()) for token in tokens.first),
     )
     yield _gauge(
         "clonos_token_lifetime_seconds",
         "Time between the creation and the expiry of these tokens.",
         labels,
-        (((token.id, token.name, token.role), token.lifetime_s) for token in tokens),
+        (
+            ((token.id, token.name, token.role), (token.expires_at - token.created_at).total_seconds())
+            for token in tokens.first
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from clonos.resources.jobs import JobState
 from clonos.units import parse_duration
 from clonos_api.store import hosts, recoveries, standbys, tokens, verifications
 from clonos_api.store.tables import CounterRow, JobRow, RecoveryRow, RunRow, StandbyRow
+from clonos_api.store.tokens import Expiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +70,6 @@ class HostSample:
     rival_at: datetime | None = None  # newest request of a process that another one has replaced as its agent
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSample:
-    """A token in use that expires, and was not replaced."""
-
-    id: str
-    name: str
-    role: str
-    lifetime_s: float
-    expires_at: datetime
-
-
 @dataclass(frozen=True)
 class MetricsSample:
     """What ``/metrics`` reports: the figures of all jobs, standbys, newest recoveries and hosts."""
@@ -88,7 +78,7 @@ class MetricsSample:
     standbys: tuple[StandbySample, ...]
     recoveries: tuple[RecoverySample, ...]  # at most one per job
     hosts: tuple[HostSample, ...]
-    tokens: tuple[TokenSample, ...] = ()
+    tokens: Expiring = field(default_factory=Expiring)
 
 
 async def read(session: AsyncSession) -> MetricsSample:
@@ -114,11 +104,7 @@ async def read(session: AsyncSession) -> MetricsSample:
             HostSample(host.name, host.state, host.slots, used.get(host.id, 0), host.pool_available, host.rival_at)
             for host in host_rows.values()
         ),
-        tokens=tuple(
-            TokenSample(row.id, row.name, row.role, (row.expires_at - row.created_at).total_seconds(), row.expires_at)
-            for row in await tokens.expiring(session)
-            if row.expires_at is not None
-        ),
+        tokens=await tokens.expiring(session),
     )
 
 

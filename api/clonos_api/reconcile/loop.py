@@ -21,7 +21,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 from clonos.resources.jobs import DesiredState, JobState
-from clonos.resources.service import warned_within
 from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile import ending, standbys
 from clonos_api.reconcile.applying import apply
@@ -310,13 +309,11 @@ class Term:
         await self._log_expiring_tokens()
 
     async def _log_expiring_tokens(self) -> None:
-        """Log once a day which tokens in use expire soon."""
+        """Log once a day which tokens in use expire first and soon."""
         async with self.database.reading() as session:
             moment, expiring = await now(session), await tokens.expiring(session)
         logged_before = moment - timedelta(days=1)
-        for row in expiring:
-            if row.expires_at is None or row.expires_at - moment >= warned_within(row.expires_at - row.created_at):
-                continue
+        for row in expiring.first:
             if self._expiries_logged.get(row.id, logged_before) <= logged_before:
                 self._expiries_logged[row.id] = moment
                 _log.warning("token-expires", token=row.id, name=row.name, role=row.role, at=str(row.expires_at))

@@ -66,10 +66,17 @@ async def rotate_own_token(
     overlap_s: Annotated[
         int, Query(ge=0, le=_OVERLAP_S, description="Seconds for which the old token remains valid; 0 revokes it.")
     ] = 0,
+    renewal: Annotated[
+        bool,
+        Query(
+            description="For agents, which replace their own token: a token of an earlier renewal that was never used "
+            "is revoked and replaced again."
+        ),
+    ] = False,
 ) -> TokenCreated:
     """Replace the token with which this request was sent. Only this response contains the new secret."""
     async with database.transaction(by=caller.actor) as session:
-        row, secret = await tokens.rotate(session, _own(caller), overlap_s=overlap_s)
+        row, secret = await tokens.rotate(session, _own(caller), overlap_s=overlap_s, renewal=renewal)
     response.headers["Location"] = f"{API}/tokens/{row.id}"
     response.headers["Cache-Control"] = "no-store"
     return TokenCreated(**views.resource(Token, row).model_dump(), token=secret)

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -530,6 +531,8 @@ class TokenRow(Base):
     # The API token with which a browser signed in, or ``oidc``, if this is the token of its session; else None.
     session_of: Mapped[str | None] = mapped_column(String(16), index=True)
     replaced_by: Mapped[str | None] = mapped_column(String(16))  # the token of its rotation
+    # Whether its agent made it to replace its own; false: a person did.
+    renewed: Mapped[bool] = mapped_column(server_default=false(), default=False)
 
 
 class SignInCodeRow(Base):

@@ -6,16 +6,17 @@ import hashlib
 import hmac
 import re
 import secrets
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, bindparam, exists, or_, select, true, update
+from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict, Unauthenticated
-from clonos.resources.service import Role, TokenCreate
+from clonos.resources.service import WARNED, WARNED_PARTS, Role, TokenCreate
 from clonos_api.store import audit, events
-from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.clock import clock, now, seconds_between
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import require_row
@@ -25,7 +26,7 @@ PREFIX: Final = "clonos"
 OIDC: Final = "oidc"  # in `session_of`, where the id of a token has another form
 _USED_S: Final = 60.0
 _IN_USE_S: Final = 7 * 86_400.0
-_MOST_EXPIRING: Final = 500
+EXPIRING_NAMED: Final = 20
 _NO_DIGEST: Final = bytes(32)
 _SECRET: Final = re.compile("(?:[0-9a-f]{2})+")  # one spelling: `bytes.fromhex` ignores spaces and case
 _STALE_USE: Final = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
@@ -142,20 +143,58 @@ def parse(presented: str) -> tuple[str, bytes] | None:
         return None
 
 
-async def expiring(session: AsyncSession, which: ColumnElement[bool] = true()) -> list[TokenRow]:
-    """The API tokens in use that expire and are not replaced yet, in the order in which they expire.
+@dataclass(frozen=True)
+class Expiring:
+    """The API tokens in use that expire soon (`warned_within`) and are not replaced yet.
 
-    A token is in use if a request had it within a week.
+    Attributes:
+        count: Their number.
+        first: The `EXPIRING_NAMED` that expire first, in this order.
     """
-    query = select(TokenRow).where(
+
+    count: int = 0
+    first: tuple[ExpiringToken, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpiringToken:
+    """An API token in use that expires soon."""
+
+    id: str
+    name: str
+    role: str
+    host: str | None  # of an agent
+    created_at: datetime
+    expires_at: datetime
+
+    @property
+    def sentence(self) -> str:
+        """When it expires, and what then happens."""
+        whose = f"of the agent of {self.host}" if self.host else f"{self.name} ({self.role})"
+        then = f"{self.host} is then lost" if self.host else "its requests are then refused"
+        return f"The token {whose} expires at {self.expires_at:%Y-%m-%d %H:%M} UTC: {then}."
+
+
+async def expiring(session: AsyncSession) -> Expiring:
+    """The API tokens in use that expire soon and are not replaced. A token is in use if a request had it in a week."""
+    left_s, lifetime_s = (seconds_between(since, TokenRow.expires_at) for since in (clock(), TokenRow.created_at))
+    columns = (TokenRow.id, TokenRow.name, TokenRow.role, TokenRow.host, TokenRow.created_at, TokenRow.expires_at)
+    query = select(func.count().over(), *columns).where(
         TokenRow.session_of.is_(None),
         TokenRow.revoked_at.is_(None),
         TokenRow.replaced_by.is_(None),
         TokenRow.expires_at > clock(),
+        TokenRow.expires_at < clock(WARNED.total_seconds()),
+        left_s < lifetime_s / WARNED_PARTS,
         TokenRow.last_used_at > clock(-_IN_USE_S),
-        which,
     )
-    return list(await session.scalars(query.order_by(TokenRow.expires_at).limit(_MOST_EXPIRING)))
+    count, first = 0, list[ExpiringToken]()
+    for row in await session.execute(query.order_by(TokenRow.expires_at, TokenRow.id).limit(EXPIRING_NAMED)):
+        total, id, name, role, host, created_at, expires_at = row
+        assert expires_at is not None  # it is after now
+        count = total
+        first.append(ExpiringToken(id, name, role, host, created_at, expires_at))
+    return Expiring(count, tuple(first))
 
 
 async def digests(database: Database) -> dict[str, bytes]:
@@ -183,19 +222,23 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
     return row
 
 
-async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -> tuple[TokenRow, str]:
+async def rotate(
+    session: AsyncSession, token: str, *, overlap_s: float = 0.0, renewal: bool = False
+) -> tuple[TokenRow, str]:
     """Replace a token by a new one with the same rights and lifetime; return as `create` does.
 
     The old token is revoked, or expires after `overlap_s` seconds, with the sessions that it opened. A token is
-    replaced once: otherwise a copy of the old one could replace itself during the overlap, and outlive it. A new token
-    of an agent that nobody has used, because the agent crashed before it was stored, is revoked and replaced.
+    replaced once: otherwise a copy of the old one could replace itself during the overlap, and outlive it.
+
+    `renewal`: an agent replaces its own token. It revokes and replaces again a token of an earlier renewal that nobody
+    has used, because the agent crashed before it was stored. A token that a person made stays.
     """
     old = await lock_valid(session, token)
     if old.session_of is not None:
         raise StateConflict("A browser's session has no token to replace.", hint="send the API token itself.")
     like = old
     if old.replaced_by is not None:
-        lost = await _revoke_unused(session, old.replaced_by) if old.role == Role.AGENT else None
+        lost = await _revoke_unused(session, old.replaced_by) if renewal and old.role == Role.AGENT else None
         if lost is None:
             raise StateConflict(
                 f"Token {token} was already replaced, by token {old.replaced_by}.",
@@ -206,6 +249,7 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
     lifetime = None if like.expires_at is None else max(1, round((like.expires_at - like.created_at).total_seconds()))
     body = TokenCreate(name=old.name, role=Role(old.role), subject=old.subject, host=old.host, expires_in_s=lifetime)
     created = await create(session, body)
+    created[0].renewed = renewal
     old.replaced_by = created[0].id
     await session.flush()
     await audit.asked(session, "token.rotate", token, name=old.name, replaced_by=old.replaced_by, overlap_s=overlap_s)
@@ -219,7 +263,7 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
 
 async def _revoke_unused(session: AsyncSession, token: str) -> TokenRow | None:
     row = await session.get(TokenRow, token, populate_existing=True, with_for_update=True)
-    unused = row is not None and row.last_used_at is None and row.revoked_at is None
+    unused = row is not None and row.renewed and row.last_used_at is None and row.revoked_at is None
     return await _revoke(session, token) if unused else None
 
 

@@ -161,7 +161,8 @@ class AgentApi:
 
     async def renew_token(self, *, overlap_s: int) -> TokenCreated:
         """Replace the agent's token; the old one remains valid for `overlap_s` seconds, or until it expires."""
-        return await self._request("POST", "tokens/self/rotate", TokenCreated, params={"overlap_s": overlap_s})
+        params = {"overlap_s": overlap_s, "renewal": "true"}
+        return await self._request("POST", "tokens/self/rotate", TokenCreated, params=params)
 
     async def artifact(self, sha256: str) -> AsyncIterator[bytes]:
         """Download an artifact in pieces."""

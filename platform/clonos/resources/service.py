@@ -138,12 +138,16 @@ class Token(Resource):
     last_used_at: Moment | None = None
 
 
+WARNED: Final = timedelta(days=7)
+WARNED_PARTS: Final = 4
+
+
 def warned_within(lifetime: timedelta) -> timedelta:
     """The last part of the lifetime of a token in which its expiry is reported: a week, or a quarter of a short one.
 
     An agent has replaced its token earlier, in the last third.
     """
-    return min(timedelta(days=7), lifetime / 4)
+    return min(WARNED, lifetime / WARNED_PARTS)
 
 
 class TokenCreated(Token):

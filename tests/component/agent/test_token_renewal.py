@@ -65,11 +65,29 @@ def test_an_agent_outlives_its_token(service: Served, tmp_path: Path) -> None:
             again.stop()
 
 
+RENEWAL = {"overlap_s": 60, "renewal": True}
+ROTATION = {"overlap_s": 60}
+
+
+@pytest.mark.parametrize(("first", "second"), [(ROTATION, RENEWAL), (RENEWAL, ROTATION), (ROTATION, ROTATION)])
+def test_a_token_that_another_made_is_not_revoked(
+    service: Served, name: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """A person rotates the token of an agent while the agent renews it, in each order; nobody has used the new one."""
+    with service.client() as admin, service.client(token_of(admin, name, 3600)["token"]) as agent:
+        made = agent.post("/tokens/self/rotate", params=first).json()
+        refused = agent.post("/tokens/self/rotate", params=second)
+        assert refused.status_code == 409
+        assert made["id"] in refused.json()["detail"]
+        with service.client(made["token"]) as newest:
+            assert newest.get("/tokens/self").status_code == 200
+
+
 def test_a_new_token_that_was_lost_is_replaced_again(service: Served) -> None:
     """The agent may crash between the response and the write of its file."""
     with service.client() as admin, service.client(token_of(admin, "h-lost", 3600)["token"]) as agent:
-        lost = agent.post("/tokens/self/rotate", params={"overlap_s": 60}).json()
-        kept = agent.post("/tokens/self/rotate", params={"overlap_s": 60})
+        lost = agent.post("/tokens/self/rotate", params=RENEWAL).json()
+        kept = agent.post("/tokens/self/rotate", params=RENEWAL)
         assert kept.status_code == 201
         created, expires = (datetime.fromisoformat(kept.json()[name]) for name in ("created_at", "expires_at"))
         assert (expires - created).total_seconds() == pytest.approx(3600, abs=2), "the lifetime of the first token"
@@ -77,7 +95,7 @@ def test_a_new_token_that_was_lost_is_replaced_again(service: Served) -> None:
             assert other.get("/tokens/self").status_code == 401
         with service.client(kept.json()["token"]) as newest:
             assert newest.get("/tokens/self").json()["role"] == "agent"
-        assert agent.post("/tokens/self/rotate").status_code == 409  # the new one is in use: a copy gets none
+        assert agent.post("/tokens/self/rotate", params=RENEWAL).status_code == 409  # it is in use: a copy gets none
         assert agent.delete("/tokens/self").status_code == 403
 
 

@@ -24,6 +24,7 @@ from clonos_api.fleet.forecasts import BENCHMARK_MS
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
+from clonos_api.store.tokens import Expiring
 from support.serving import Served, write
 from support.stored import EventFile, host_row, ingest, job_row, run_row
 
@@ -277,7 +278,7 @@ def test_the_banner_calls_no_job_up_to_date_before_its_rate_is_measured(api: Ser
     seen = board(api)
     line = next(line for line in seen.lines if line.name == name)
     assert line.unmeasured
-    banner = banner_of(dataclasses.replace(seen, lines=(line,), tokens=()))
+    banner = banner_of(dataclasses.replace(seen, lines=(line,), tokens=Expiring()))
     assert "behind" not in banner.headline
     assert "1 of 1 has unread records, and it is not measured yet how fast they are read" in banner.headline
 

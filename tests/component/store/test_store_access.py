@@ -408,3 +408,30 @@ async def valid_of(database: Database, subject: str) -> list[str]:
     query = select(TokenRow.id).where(TokenRow.subject == subject, TokenRow.revoked_at.is_(None))
     async with database.reading() as session:
         return list(await session.scalars(query))
+
+
+async def test_the_tokens_that_expire_first_are_named_and_all_are_counted(database: Database) -> None:
+    """A board and a scrape read a bounded number of rows."""
+    day, marker = 86_400.0, unique("soon-")
+    async with database.transaction() as session:
+        before = await tokens.expiring(session)
+        made = []
+        for name, left_s, used in (
+            *((marker, 3 * day + number, True) for number in range(tokens.EXPIRING_NAMED + 5)),
+            ("long", 8 * day, True),
+            ("short-lived", 3600.0, True),
+            ("unused", day, False),
+        ):
+            row, _ = await tokens.create(session, TokenCreate(name=unique(name), role=Role.VIEWER, subject=name))
+            lifetime = timedelta(seconds=left_s * (2 if name == "short-lived" else 40))
+            row.expires_at = await now(session) + timedelta(seconds=left_s)
+            row.created_at = row.expires_at - lifetime
+            row.last_used_at = await now(session) if used else None
+            made.append(row)
+        await session.flush()
+        expiring = await tokens.expiring(session)
+    assert expiring.count - before.count == tokens.EXPIRING_NAMED + 5
+    assert len(expiring.first) == tokens.EXPIRING_NAMED
+    assert [token.expires_at for token in expiring.first] == sorted(token.expires_at for token in expiring.first)
+    if not before.count:
+        assert [token.id for token in expiring.first] == [row.id for row in made[: tokens.EXPIRING_NAMED]]

@@ -10,7 +10,8 @@ import pytest
 from clonos_api.fleet import Board, Dependencies, Forecast, Head, Last, Line, Stall
 from clonos_api.fleet.alerts import alerts_of
 from clonos_api.fleet.banner import banner_of
-from clonos_api.fleet.lines import ExpiringToken, Late, Proof
+from clonos_api.fleet.lines import Late, Proof
+from clonos_api.store.tokens import Expiring, ExpiringToken
 
 AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
 GOOD = Line(
@@ -96,14 +97,15 @@ def test_a_host_with_two_agents() -> None:
 
 def test_a_token_that_expires() -> None:
     """It is not an alert of a job, and the banner names it."""
-    agents = ExpiringToken("a1", "host-1", "agent", "host-1", AT)
-    others = ExpiringToken("b2", "prometheus", "viewer", None, AT)
-    first, second = alerts_of(board(GOOD, tokens=(agents, others))).values()
+    agents = ExpiringToken("a1", "host-1", "agent", "host-1", AT, AT)
+    others = ExpiringToken("b2", "prometheus", "viewer", None, AT, AT)
+    tokens = Expiring(23, (agents, others))
+    first, second = alerts_of(board(GOOD, tokens=tokens)).values()
     assert (first.name, first.severity, first.labels) == ("TokenExpires", "warning", {"host": "host-1"})
     assert second.labels == {"token": "prometheus"}
-    banner = banner_of(board(GOOD, tokens=(agents, others)))
+    banner = banner_of(board(GOOD, tokens=tokens))
     assert (banner.health, "host-1 is then lost" in banner.headline) == ("weak", True)
-    assert "1 more tokens" in banner.headline
+    assert "22 more tokens" in banner.headline
 
 
 def test_a_disk_with_little_space_is_an_alert_and_one_of_a_server_is_not_known() -> None:

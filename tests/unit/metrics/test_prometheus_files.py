@@ -16,7 +16,8 @@ from clonos_api.alerts.sending import webhook_metrics
 from clonos_api.fleet.alerts import MEANINGS
 from clonos_api.guards.request_metrics import request_metrics
 from clonos_api.metrics.families import exposition
-from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample, TokenSample
+from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
+from clonos_api.store.tokens import Expiring, ExpiringToken
 
 COMPOSE = Path(__file__).parents[3] / "docker" / "compose"
 ALERTS = COMPOSE / "alerts.yml"
@@ -42,7 +43,7 @@ SAMPLE = MetricsSample(
     standbys=(StandbySample("7", "orders", "host-2", "READY", 0),),
     recoveries=(RecoverySample("orders", "crash", 440.0, {"claim": 80.0}),),
     hosts=(HostSample("host-1", "READY", 2, 1, 0, datetime(2026, 3, 2, tzinfo=UTC)),),
-    tokens=(TokenSample("a1", "host-1", "agent", 2_592_000.0, datetime.now(UTC)),),
+    tokens=Expiring(1, (ExpiringToken("a1", "host-1", "agent", "host-1", datetime.now(UTC), datetime.now(UTC)),)),
 )
 
 

@@ -34,6 +34,29 @@ def _sqlite(element: _Clock, compiler: Any, **options: Any) -> str:
     return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {seconds})) || '000')"
 
 
+class _Between(FunctionElement[float]):
+    type = Float(53)
+    inherit_cache = True
+    name = "seconds_between"
+
+
+@compiles(_Between, "postgresql")
+def _between_in_postgresql(element: _Between, compiler: Any, **options: Any) -> str:
+    earlier, later = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"extract(epoch FROM ({later} - {earlier}))"
+
+
+@compiles(_Between, "sqlite")
+def _between_in_sqlite(element: _Between, compiler: Any, **options: Any) -> str:
+    earlier, later = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"((julianday({later}) - julianday({earlier})) * 86400.0)"
+
+
+def seconds_between(earlier: Any, later: Any) -> ColumnElement[float]:
+    """The seconds from one time to another, as an expression within a statement."""
+    return _Between(earlier, later)
+
+
 def clock(plus_s: float = 0.0) -> ColumnElement[datetime]:
     """The database's time plus `plus_s` seconds, as an expression within a statement."""
     return _Clock(cast(literal(plus_s), Float(53)))
