@@ -16,6 +16,7 @@ from clonos.log.claiming import newest_owner
 from clonos.settings import KafkaSettings
 from clonos.standby.promotion import promote
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
+from support.sockets import exposed, listening_ports
 
 pytestmark = [pytest.mark.timeout(3000)]
 DUE_S = 20.0  # of the timers of jobs/timed.py
@@ -87,6 +88,9 @@ def test_a_promoted_standby_continues_at_the_drivers_epoch(kafka: KafkaSettings,
             standby, pipe = standbys.start_ready()
             owner = newest_owner(kafka, run.name)
             assert primary.running, "the standby did not disturb the driver"
+            for driver in (primary, standby):
+                assert len(listening_ports(driver.pid)) == 4, "Spark's two, and one for calls in each direction"
+                assert exposed(driver.pid) == [], "other users of the machine can connect to loopback"
             primary.kill()
             assert newest_owner(kafka, run.name) == owner, "a standby claims only when promoted"
             assert promote(pipe)

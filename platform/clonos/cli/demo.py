@@ -32,7 +32,7 @@ def demo(
         bool, typer.Option("--direct", help="Run without a control plane; the demo restarts jobs itself.")
     ] = False,
     standby: Annotated[
-        bool, typer.Option(help="Start jobs with a standby; every second kill waits until it has rehearsed.")
+        bool, typer.Option(help="Start jobs with a standby; every second kill waits until it is READY.")
     ] = True,
     spark_workers: Annotated[
         int,

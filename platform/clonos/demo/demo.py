@@ -56,7 +56,7 @@ class Options:
     # Whether Clonos jobs run on a control plane, whose agents restart them; otherwise the demo restarts them.
     hosted: bool = True
     spark_workers: int = 0  # workers of a Spark cluster on which hosted jobs run; 0: they run on a local master
-    standby: bool = True  # whether hosted jobs have a standby; each second kill waits until it has rehearsed
+    standby: bool = True  # whether hosted jobs have a standby; each second kill waits until it is READY
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executor
     Args:
         delays: Seconds after new output.
         before: Number of earlier kills, after which the turns continue.
-        standby: The turns include a kill of a driver with a standby that has rehearsed.
+        standby: The turns include a kill of a driver with a standby that is READY.
         executors: The turns include a kill of an executor.
     """
     turns: list[tuple[bool, Target]] = [(False, "driver")]

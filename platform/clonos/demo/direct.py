@@ -28,7 +28,7 @@ class KillableJob(Protocol):
         """Allow or prevent a standby of the job.
 
         Returns:
-            Whether the job is ready for the kill: a standby has rehearsed, or none exists.
+            Whether the job is ready for the kill: a standby is READY and had time to rehearse, or none exists.
         """
 
     def standby_phase(self) -> str:

@@ -21,7 +21,7 @@ class Kill:
     """A planned kill of a job's driver, or of one of its executors on a Spark cluster."""
 
     delay_s: float  # seconds between the arrival of new output and the kill
-    standby: bool = False  # True: wait until a standby has rehearsed; False: wait until none exists
+    standby: bool = False  # True: wait until a standby is READY and had time to rehearse; False: wait until none exists
     target: Target = "driver"
     in_doubt: bool = False  # after the delay, wait until an epoch is in doubt with a published lane
 

@@ -119,7 +119,7 @@ class Run:
             f"{self.title}: kill -9 number {number} of {len(self.kills)}, "
             + ("while an epoch is in doubt: " if in_doubt else f"{kill.delay_s:.2f} s after new output: ")
             + f"{killed.processes} processes of the {kill.target} died"
-            + ("; a standby has rehearsed" if kill.standby else ""),
+            + ("; a standby is READY" if kill.standby else ""),
             style="red",
         )
         since = time.time() - (time.monotonic() - killed.at)
@@ -164,15 +164,15 @@ class Run:
         return arrived
 
     def _await_guard(self, standby: bool) -> None:
-        """Wait until a standby is READY and has rehearsed, or none waits; and then for new output."""
+        """Wait until a standby is READY and had time to rehearse, or none waits; and then for new output."""
         if self.job.allow_standby(standby):
             return
-        what = "a standby is READY and has rehearsed" if standby else "no standby waits"
+        what = "a standby is READY" if standby else "no standby waits"
         self.screen.say(f"{self.title}: waiting until {what}; until then {_SLOWLY:g} record a second comes in")
         if standby:
             self.screen.say(
                 f"{self.title}: a standby starts Spark and runs the job's queries on no rows, so that a takeover does "
-                "not wait for that. It takes half a minute, and minutes on a busy machine."
+                "not wait for that. It takes half a minute, and longer on a busy machine."
             )
         began = time.monotonic()
         deadline = time.monotonic() + _GUARDED_WITHIN_S
@@ -183,7 +183,9 @@ class Run:
                     raise ClonosError(f"Not so in {_GUARDED_WITHIN_S:.0f} s: {what}.\n{self.job.tail()}")
                 time.sleep(_REQUESTS_EVERY_S)
                 self._observe(f"waiting until {what}; {self.job.standby_phase()}")
-        self.screen.say(f"{self.title}: {what}, after {time.monotonic() - began:.0f} s")
+        seconds = time.monotonic() - began
+        phase = f"; {self.job.standby_phase()}" if standby else ""
+        self.screen.say(f"{self.title}: {what}, after {seconds:.0f} s{phase}")
         self._await_output(time.time(), "waiting for new output")
 
     def _linger(self, seconds: float, phase: str) -> None:

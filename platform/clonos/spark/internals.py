@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaClass
+from py4j.clientserver import ClientServer
+from py4j.java_gateway import JavaClass, JavaObject
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -64,6 +66,25 @@ def set_login_user(name: str) -> None:
     SparkContext._ensure_initialized()
     users = SparkContext._jvm.org.apache.hadoop.security.UserGroupInformation  # type: ignore[union-attr]
     users.setLoginUser(users.createRemoteUser(name))
+
+
+def start_callbacks(spark: SparkSession) -> None:
+    """Start the server on which the JVM calls functions of this process, with the gateway's token.
+
+    PySpark starts it without a token: each user of the machine could call the functions. A server that the user's own
+    program has started stays as it is, because calls may be in progress.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    if gateway.__dict__.get("_callback_server") is not None:
+        return
+    # With PYSPARK_PIN_THREAD=false, Py4J has another gateway, and other clients in the JVM.
+    token = gateway.java_parameters.auth_token if isinstance(gateway, ClientServer) else None
+    if token is not None:
+        gateway.python_parameters.auth_token = token
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    if token is not None:
+        server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
+        jvm_of(spark).clonos.Callbacks.authenticate(server, gateway._callback_server.port, token)
 
 
 def repartition_state(spark: SparkSession, checkpoint: str, partitions: int) -> None:

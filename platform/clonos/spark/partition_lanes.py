@@ -12,11 +12,10 @@ from typing import Any, Final
 import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 
 from clonos.carried_errors import carrying, uncarry_failure
-from clonos.spark.internals import jvm_of
+from clonos.spark.internals import jvm_of, start_callbacks
 from clonos.spark.spooling import FORMAT, OPTION
 from clonos.spark.user_session import check_classes
 
@@ -126,7 +125,7 @@ def write_lanes(frame: DataFrame, lane_pass: LanePass, reach: Reach | None) -> l
     jvm = jvm_of(spark)
     points = None
     if reach is not None:
-        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        start_callbacks(spark)
         points = _Points(reach)
     limited = msgspec.structs.replace(
         lane_pass,

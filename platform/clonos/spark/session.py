@@ -30,7 +30,7 @@ from clonos.settings import Settings
 from clonos.spark import forks
 from clonos.spark.classes import ensure_classes
 from clonos.spark.clusters import ClusterUse, cluster_defaults, python_of, use_master, with_cluster
-from clonos.spark.internals import set_login_user
+from clonos.spark.internals import set_login_user, start_callbacks
 from clonos.spark.java import CHECKPOINT_FILES, LOCAL_FILE_SYSTEM
 from clonos.spark.jvm import GatewayProcess, launch_gateway
 from clonos.spark.managers import SHORT_SOCKETS
@@ -87,6 +87,14 @@ FASTER: Mapping[str, str] = {
     "spark.kafka.consumer.cache.capacity": "256",
     # 40 ms less for every hop into Python.
     "spark.python.unix.domain.socket.enabled": "true",
+}
+
+# Spark's ports need the secret that Spark generates for each application on a local master. Its older protocol (SASL)
+# authenticates with MD5.
+AUTHENTICATED: Mapping[str, str] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
 }
 
 # The configuration of a session that Clonos builds, before the user's.
@@ -250,6 +258,7 @@ def build_session(
         # Imported by name: PySpark imports their packages, with which each use first searches all jars in vain.
         for name in ("PythonUtils", "SimplePythonFunction"):
             java_import(spark.sparkContext._jvm, f"org.apache.spark.api.python.{name}")
+        start_callbacks(spark)
         # Spark sets this only for some runners of Python, and starts a daemon with workers for each environment.
         spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
         return Session(spark, gateway, scratch)
@@ -306,8 +315,8 @@ def session_conf(
     if cluster is not None:
         return with_cluster({**chosen, **cluster_defaults(cluster), **conf}, cluster, plugin=GUARD)
     chosen["spark.sql.shuffle.partitions"] = str(_cores(master) * (1 if automatic else 2))
-    # No other host connects, and a host's own name does not always resolve.
-    chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    # No other host connects, and a host's own name does not always resolve. Other users of this host can connect.
+    chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **AUTHENTICATED}
     chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # on a cluster `CheckpointFiles` has it
     return {**chosen, **conf}
 

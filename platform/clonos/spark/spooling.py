@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from clonos.extend.sink import DeliveryMode, LaneReport, SinkEpoch
 from clonos.settings import KafkaSettings
-from clonos.spark.internals import has_class, jvm_of
+from clonos.spark.internals import has_class, jvm_of, start_callbacks
 from clonos.spark.kafka_clients import JvmProducer, failures
 from clonos.spark.session import local_task_failures
 
@@ -177,8 +176,7 @@ def spooling(
     jvm = jvm_of(spark)
     # Not the query's name: a late task of an earlier start must not get the epoch of this one.
     key = secrets.token_hex(8)
-    gateway: Any = spark.sparkContext._gateway
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    start_callbacks(spark)
     callbacks = _Callbacks(spark, committer)
     connection, request_bytes, buffer_bytes = limits or (None, 0, 0)
     spooled = jvm.clonos.SpooledQuery(

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -228,6 +228,7 @@ class Platform:
     def __init__(self, driver: int, standby: int) -> None:
         self.drained: set[str] = set()
         self.driving = "driver"
+        self.since = datetime.now(UTC)  # of the standby's state
         self.pids = {"driver": driver, "standby": standby}
         self.jobs = self.hosts = self
 
@@ -250,7 +251,7 @@ class Platform:
         promoted = self.driving == "standby"
         state = StandbyState.PROMOTED if promoted else StandbyState.FAILED if self.drained else StandbyState.READY
         return SimpleNamespace(
-            data=[SimpleNamespace(id="standby", host="host-2", state=state, since=datetime.now(UTC))]
+            data=[SimpleNamespace(id="standby", host="host-2", state=state, since=self.since)]
             if state in states
             else []
         )
@@ -268,7 +269,11 @@ def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed(tmp_
         assert job.allow_standby(allowed=False)
         assert job.standby_phase() == "none is left"
         assert not job.allow_standby(allowed=True), "it is READY, and rehearses"
-        assert job.standby_phase() == "on host-2 it is READY for 0 s: it could take over, and ends its rehearsals"
+        assert job.standby_phase() == "on host-2 it is READY for 0 s: it can take over, and continues its rehearsals"
+        platform.since -= timedelta(seconds=21)
+        assert job.allow_standby(allowed=True), "a busy machine does not delay the demo for minutes"
+        platform.since += timedelta(seconds=21)
+        assert not job.allow_standby(allowed=True)
         assert platform.drained == set()
         run = tmp_path / "agent" / "host-2" / "runs" / "standby"
         run.mkdir(parents=True)
