@@ -1,4 +1,4 @@
-"""A bad version of a job: its upgrade fails, a sink topic goes, and two queries are in doubt under two versions.
+"""Two queries of a job are in doubt under two versions: after a bad version, and while the control plane is killed.
 
 Only commands that the product's own messages name bring the job back.
 """
@@ -11,9 +11,11 @@ import shlex
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 import yaml
 from confluent_kafka import Producer
@@ -22,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from clonos.kafka import SEQUENTIAL, client_config
 from clonos.log.control import known_control
 from clonos.resources.jobs import Failure
-from clonos.testing.harness import PlatformJob, Stack, read_committed
+from clonos.testing.harness import PlatformJob, Stack, eventually, read_committed
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(1500)]
 
@@ -52,6 +54,16 @@ def cards(ctx):
 BAD: Final = GOOD.replace(
     "def score(value: str) -> str:\n    return", "def score(value: str) -> str:\n    return 1 / 0 and"
 ).replace("def minute(value: str) -> str:\n", "def minute(value: str) -> str:\n    import time; time.sleep(20)\n")
+
+# Each query waits while the test holds it, and its output names the version that computed it.
+HELD: Final = """
+import os, time
+
+def held(query):
+    while os.path.exists(f"FOLDER/{query}-held"):
+        open(f"FOLDER/{query}-waits-in-VERSION", "w").close()
+        time.sleep(0.05)
+"""
 
 
 class Cards(PlatformJob):
@@ -105,7 +117,12 @@ class Cards(PlatformJob):
             thread.join()
 
     def read(self, topic: str) -> Counter[str]:
-        return Counter((row.value() or b"").decode() for row in read_committed(self.stack.kafka, topic))
+        """The numbers of the records in a topic."""
+        return Counter(text[0] for text in self.texts(topic))
+
+    def texts(self, topic: str) -> list[list[str]]:
+        """The words of each record in a topic: its number, and the version that computed it if the job adds it."""
+        return [(row.value() or b"").decode().split() for row in read_committed(self.stack.kafka, topic)]
 
     def delete(self, topic: str) -> None:
         for deleted in self._admin.delete_topics([topic]).values():
@@ -191,3 +208,96 @@ def test_a_bad_version_is_left_by_the_commands_that_the_messages_name(stack: Sta
     assert (job.get().version, job.get().observed_version) == (1, 1)
     job.feed()
     job.await_output(before)
+
+
+class Holds:
+    """Queries whose epochs wait until the test lets them continue."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def code(self, version: int) -> str:
+        """The job whose functions wait while their query is held."""
+        code = HELD.replace("FOLDER", str(self._folder)).replace("VERSION", str(version)) + GOOD
+        for query, function in (("scored", "score"), ("minutes", "minute")):
+            head = f"def {function}(value: str) -> str:\n"
+            assert f"{head}    return value\n" in code
+            code = code.replace(
+                f"{head}    return value\n", f'{head}    held("{query}")\n    return f"{{value}} {version}"\n'
+            )
+        return code
+
+    def hold(self, query: str) -> None:
+        """Let each epoch of the query wait."""
+        (self._folder / f"{query}-held").touch()
+
+    def release(self, query: str) -> None:
+        (self._folder / f"{query}-held").unlink()
+
+    def await_waiting(self, query: str, version: int) -> None:
+        """Wait until this version computes an epoch of the query, which waits."""
+        reported = self._folder / f"{query}-waits-in-{version}"
+        eventually(reported.exists, f"version {version} computes an epoch of {query}", timeout_s=TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def control_plane_killed(stack: Stack) -> Iterator[None]:
+    """Kill the control plane with SIGKILL; at the end, wait until `clonos up` has started another one."""
+    killed = stack.state()["control_plane"]["pid"]
+    psutil.Process(killed).kill()
+    yield
+    eventually(lambda: stack.state()["control_plane"]["pid"] != killed, "a control plane is started")
+
+
+@pytest.mark.chaos(fault="SIGKILL, two queries in doubt", target="driver; control plane", topology="clonos up")
+@pytest.mark.full
+def test_each_epoch_in_doubt_is_finished_by_its_version_while_the_control_plane_is_killed(
+    stack: Stack, tmp_path: Path
+) -> None:
+    stack.up()
+    job, holds = Cards(stack), Holds(tmp_path)
+    first, second, third = (write_job(tmp_path / str(version), holds.code(version)) for version in (1, 2, 3))
+    job.feed()
+    stack.cli("apply", first)
+    job.await_output()
+
+    # The driver is killed in an epoch of scored, which version 1 has planned.
+    holds.hold("scored")
+    numbers = job.send("payments", range(job.sent.total(), job.sent.total() + 10))
+    holds.await_waiting("scored", 1)
+    job.kill_driver()
+    job.await_failure()
+
+    # Version 2 may compute that epoch too; it is killed in it and in an epoch of minutes, which it has planned.
+    holds.hold("minutes")
+    job.send("clicks", numbers)
+    stack.cli("apply", second, "--no-start")
+    epoch = str(job.newest_epoch("scored") + 1)
+    stack.cli("job", "resolve", "cards", "--query", "scored", "--epoch", epoch, "--new-code", "--yes", "--no-wait")
+    for query in ("scored", "minutes"):
+        holds.await_waiting(query, 2)
+    job.kill_driver()
+    job.await_failure()
+    codes = job.codes_in_doubt()
+    assert codes.keys() == {"scored", "minutes"}
+    assert len(set(codes.values())) == 2, "no version planned both"
+
+    # The upgrade runs version 2, version 1, then version 3. The control plane is killed in an epoch of each, which
+    # ends before the next control plane runs.
+    for report in tmp_path.glob("*-waits-in-*"):
+        report.unlink()
+    with ThreadPoolExecutor() as pool:
+        applied = pool.submit(stack.run, "apply", third)
+        for query, version in (("minutes", 2), ("scored", 1), ("minutes", 3)):
+            holds.await_waiting(query, version)
+            if version == 1:
+                holds.hold("minutes")
+                job.feed()
+            with control_plane_killed(stack):
+                holds.release(query)
+        assert applied.result().returncode == 0, applied.result().stderr
+    job.await_output()
+    assert (job.get().state, job.get().version, job.get().observed_version) == ("RUNNING", 3, 3)
+    computed_by = {topic: dict(job.texts(topic)) for topic in ("scored", "minutes")}
+    assert {computed_by["scored"][str(number)] for number in numbers} == {"1"}
+    assert {computed_by["minutes"][str(number)] for number in numbers} == {"2"}

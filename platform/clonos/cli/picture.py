@@ -117,7 +117,9 @@ def _details(inspection: Inspection) -> Table:
             table.add_row("executors", _executors(inspection.run.executors))
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
-        version += f" (the driver runs {job.observed_version}; update it with `clonos job restart {job.name}`)"
+        # While a job starts, the driver of another version finishes the epochs in doubt that this version planned.
+        update = f"; update it with `clonos job restart {job.name}`" if job.state == "RUNNING" else ""
+        version += f" (the driver runs {job.observed_version}{update})"
     table.add_row("version", version)
     table.add_row("restarts", str(job.restarts))
     lag = _lag(inspection.metrics) if job.state == "RUNNING" else None

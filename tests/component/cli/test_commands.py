@@ -136,6 +136,19 @@ def test_inspect_shows_the_executors_of_a_cluster_job(clonos: Clonos, service: F
     assert shown["run"]["executors"]["listed"][0]["stderr"] == listed[0].stderr
 
 
+def test_inspect_proposes_a_restart_only_for_a_driver_that_stays_at_its_version(
+    clonos: Clonos, service: FakeService
+) -> None:
+    job = service.add("wordcount", version=3, observed_version=2)
+    assert "update it with `clonos job restart wordcount`" in " ".join(
+        clonos("job", "inspect", "wordcount").stdout.split()
+    )
+    service.change(job.id, state=JobState.STARTING)
+    starting = " ".join(clonos("job", "inspect", "wordcount").stdout.split())
+    assert "(the driver runs 2)" in starting
+    assert "restart wordcount" not in starting
+
+
 def test_inspect_shows_a_job_that_never_ran(clonos: Clonos, service: FakeService) -> None:
     service.add("wordcount", JobState.CREATED, generation=0, run=None, host=None)
     output = clonos("job", "inspect", "wordcount").stdout
