@@ -12,8 +12,7 @@ CLONOS_TESTS ?= core
 LIMITS := $(if $(filter ci,$(CLONOS_TESTS)),--session-timeout 2700 --maxfail 10)
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8 $(LIMITS)
 SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(or $(shell git rev-parse --short=8 HEAD),0))
-CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
-	-v --kafka container
+CONTAINERS = $(PYTEST) tests/integration/jobs/test_exactly_once.py tests/integration/containers -v --kafka container
 SUMMARY := build/tests.txt
 # What `make test` runs, four at a time: tests wait for brokers, restarts and leases for much of their time. A suite that
 # fails keeps no other from running.
@@ -123,12 +122,12 @@ cluster-full: setup ## Spark clusters: every failure, examples, the platform wit
 	exit $$failed
 
 containers: setup ## Contracts, exactly-once jobs, the platform by compose; in containers, needs a Docker engine
-	$(CONTAINERS)
+	$(CONTAINERS) tests/integration/contracts
 
 # No $(MAKE) here: an engine that this starts would inherit the jobserver of `make test`, which would then wait for it.
 containers-slice: setup
 	@{ if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
-		$(CONTAINERS) $(SELECTION); \
+		$(CONTAINERS) $(if $(filter all,$(CLONOS_TESTS)),tests/integration/contracts) $(SELECTION); \
 	else \
 		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" | tee -a $(SUMMARY); \
 	fi; }$(LABELLED)

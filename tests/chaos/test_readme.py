@@ -123,7 +123,7 @@ def test_the_readmes_commands_work_on_a_spark_cluster(shell: Shell) -> None:
     assert max(published().values()) == 1
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(7)
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, commands of the first pages")
 def test_the_first_job_continues_after_a_kill(shell: Shell) -> None:
     """The first terminal runs the job; here it is the background."""

@@ -15,7 +15,7 @@ import yaml
 from clonos.testing.harness import eventually
 from support.kubernetes import StubKubernetes
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.turn(2)
 
 MANIFESTS: Final = Path(__file__).parents[3] / "docker" / "kubernetes" / "base"
 SCHEMAS: Final = "1.37"
