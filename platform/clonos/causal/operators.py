@@ -71,7 +71,7 @@ class _FunctionInTask:
         self, function: Callable[..., Any], operator: str, order_by: OrderBy, arity: int, counters: Any
     ) -> None:
         self._function = function
-        self._operator = operator
+        self.operator = operator
         self._order_by = order_by
         self._arity = arity
         self._counters = counters
@@ -87,7 +87,7 @@ class _FunctionInTask:
     @property
     def _task(self) -> OperatorTask:
         if self._opened is None:
-            self._opened = OperatorTask(self._operator, self._counters)
+            self._opened = OperatorTask(self.operator, self._counters)
         return self._opened
 
     def __call__(self, *args: Any) -> Any:
@@ -102,7 +102,7 @@ class _FunctionInTask:
             return self._cogroup(None, first, rest[0])
         raise carry(
             SpecError(
-                f"The operator {self._operator} was used as a Spark UDF.",
+                f"The operator {self.operator} was used as a Spark UDF.",
                 kept="the epoch was not published.",
                 hint="decorate functions on columns with clonos.udf, clonos.pandas_udf or clonos.arrow_udf.",
             )

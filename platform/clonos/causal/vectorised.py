@@ -104,6 +104,7 @@ def _iterator_udf(
     # PySpark derives the kind of UDF from its annotations.
     batches.__annotations__ = {"columns": Iterator[batch], "return": Iterator[value]}  # type: ignore[valid-type]
     batches.__name__ = shown_name(function)
+    batches.operator = operator  # type: ignore[attr-defined]  # for errors
     # Spark evaluates it once, as a clonos.udf.
     once: Callable[..., Column] = spark_udf(batches, spark_type).asNondeterministic()
     return once

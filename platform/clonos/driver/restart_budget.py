@@ -126,6 +126,8 @@ def _innermost(failure: BaseException) -> str:
 class WrongColumnType(JobCodeError):
     """An operator returned an Arrow column of another type than it declares. Spark names no column.
 
+    `clonos.spark.arrow_results` refuses it by its name, unless the session has another daemon for its Python workers.
+
     Attributes:
         type: The declared type for which Spark asked, such as ``Int``.
     """

@@ -33,7 +33,7 @@ from clonos.causal import exact
 from clonos.causal.logged import task_fields
 from clonos.errors import JobCodeError
 from clonos.settings import Settings
-from clonos.spark import forks
+from clonos.spark import arrow_results, forks
 from clonos.telemetry.logs import configure_logs
 
 _work = pyspark.daemon.worker
@@ -91,6 +91,7 @@ def _dump_exact_rows(serializer: Any, iterator: Iterator[Any], stream: Any) -> N
 
 
 _RowSerializer.dump_stream = _dump_exact_rows  # type: ignore[method-assign]
+arrow_results.install()
 
 if __name__ == "__main__":
     settings = Settings()

@@ -29,7 +29,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 import clonos
-from clonos.driver.restart_budget import UncomputableValue, WrongColumnType
+from clonos.driver.restart_budget import UncomputableValue
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import (
@@ -663,7 +663,8 @@ def an_arrow_column_of_another_type(bench: Bench) -> None:
         ctx.sink(rows.select(F.col("letters").cast("string").alias("value")), topic=bench.out, name="out")
 
     bench.feed(9)
-    refusal = bench.refused(WrongColumnType, 14, r"declared type int\. .*letters \(integer\) of lengths", job)
+    says = "lengths returned the column letters as int64; the job declares int, which is int32"
+    refusal = bench.refused(JobCodeError, 14, says, job)
     assert "pyarrow.int32()" in refusal.hint
     assert bench.run_job.events_of("restart") == []
     bench.run(accept_new_code=True, code="2")
