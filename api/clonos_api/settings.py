@@ -93,7 +93,7 @@ class Webhook(BaseModel):
             https, except for this machine.
         allow_http: Whether `url` may be http although it is on another machine.
         secret: Key of the signature, ``whsec_`` and 24 to 64 bytes in Base64.
-        secret_file: File with the key, in place of `secret`.
+        secret_file: File with the key, instead of `secret`.
         severity: ``critical``: no warnings are sent.
         ca: PEM file with the authorities to trust; default: those of this machine.
     """
@@ -154,7 +154,7 @@ class Oidc(BaseModel):
         issuer: Address of the provider, exactly as in its metadata; https, or http on this machine.
         client_id: Id of this service at the provider; its redirect URI there is ``https://HOST/signin/oidc/callback``.
         client_secret: Secret of this service; None, and no `client_secret_file`: a public client.
-        client_secret_file: File with the secret, in place of `client_secret`.
+        client_secret_file: File with the secret, instead of `client_secret`.
         name: Text of the link on the sign-in page.
         scopes: Scopes to ask for.
         subject_claim: Claim that becomes the subject, which owns jobs. ``email`` has to be verified. Choose no claim

@@ -21,7 +21,7 @@ _PATTERN: Final = re.compile(r"clonos-error:([A-Za-z0-9+/=]+)")
 
 
 class CarriedError(Exception):
-    """The exception that a Python worker raises in place of a `ClonosError`, so that the error reaches the driver.
+    """The exception that a Python worker raises instead of a `ClonosError`, so that the error reaches the driver.
 
     Its text encodes the error; `uncarry` decodes it in the driver.
     """

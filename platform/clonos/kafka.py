@@ -47,7 +47,7 @@ SEQUENTIAL: Mapping[str, str | int | float | bool] = {
 
 
 def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -> ClientConfig:
-    """Configuration for a confluent-kafka client. Keys of `overrides` have ``_`` in place of ``.``."""
+    """Configuration for a confluent-kafka client. Keys of `overrides` have ``_`` instead of ``.``."""
     config: ClientConfig = {"bootstrap.servers": kafka.bootstrap_servers, **IMPATIENT}
     if kafka.security_protocol != "PLAINTEXT":
         config["security.protocol"] = kafka.security_protocol

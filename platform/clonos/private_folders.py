@@ -18,14 +18,22 @@ def create_private(folder: Path) -> None:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that no other user can read at any moment; it is complete also after a power failure."""
+    """Replace a file; no other user can read it at any moment, and readers see the old or the new text.
+
+    The file is complete also after a power failure. A link is replaced and not followed.
+    """
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(text + "\n")
-        opened.flush()
-        os.fsync(opened.fileno())
-    draft.replace(file)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as opened:
+            opened.write(text + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""A rescale in a new process, which has not run a query before, killed at each fault point of a rescale."""
+"""Rescales in a new process that has not run a query yet. A fault kills the process at each point of the rescale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIVE = ExitStack()
 
 @clonos.job(name="counted")
 def counted(ctx):
-    # Each fault is armed once, in the first process that finds its file.
+    # The first process that finds the file of a fault arms it, and renames the file.
     for armed in Path(ctx.params["armed"]).glob("*.fault"):
         text = armed.read_text()
         armed.rename(armed.with_suffix(".armed"))
@@ -109,7 +109,7 @@ def test_a_rescale_by_the_platform_survives_each_kill(stack: Stack, tmp_path: Pa
     for number, point in enumerate(RESCALE_POINTS):
         (armed / f"{number}.fault").write_text(f"{point}:kill")
     feeder.burst(50)
-    stack.run("apply", str(folder))  # its answer is that of the first driver, which is killed
+    stack.run("apply", str(folder))  # it reports the first driver, which is killed
     stack.run("job", "start", "counted")
     await_counts("the rescaled job counts")
     assert sorted((armed / "triggered").read_text().split()) == sorted(RESCALE_POINTS)

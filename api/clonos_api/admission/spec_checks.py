@@ -200,7 +200,7 @@ def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
 
 def _check_master(master: str) -> Iterator[FieldProblem]:
     if not LOCAL.fullmatch(master):
-        hint = "use auto or local[n]; or cluster: NAME in place of a master (clonos cluster ls)."
+        hint = "use auto or local[n]; or cluster: NAME instead of a master (clonos cluster ls)."
         yield FieldProblem(field="spec.master", what="this master cannot be used", hint=hint)
 
 

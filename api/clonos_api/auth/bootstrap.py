@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import exists, select, text
 
-from clonos.private_folders import create_private
+from clonos.private_folders import create_private, write_private
 from clonos.resources.service import Role, TokenCreate
 from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
@@ -36,20 +34,6 @@ async def bootstrap(database: Database, path: Path) -> bool:
         body = TokenCreate(name="bootstrap", role=Role.ADMIN, subject="admin", expires_in_s=None)
         _, secret = await tokens.create(session, body)
         # Before the commit: a file without a token is harmless, but a token without its file would be lost.
-        write_private(path, secret + "\n")
+        create_private(path.parent)
+        write_private(path, secret)
     return True
-
-
-def write_private(path: Path, text: str) -> None:
-    """Atomically replace a file; other users can never read it."""
-    create_private(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

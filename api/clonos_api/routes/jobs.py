@@ -181,8 +181,11 @@ async def compare_job_versions(
     caller: Operator,
     database: DatabaseDep,
     row: OwnJob,
-    before: Annotated[int, Query(ge=1, description="Number of a version.")],
-    after: Annotated[int | None, Query(ge=1, description="Another one; default: that of the next start.")] = None,
+    before: Annotated[int, Query(ge=1, description="Number of the older version.")],
+    after: Annotated[
+        int | None,
+        Query(ge=1, description="Number of the newer version. Default: the version of the next start."),
+    ] = None,
 ) -> VersionDiff:
     """Compare the specification and the code of two versions of a job, as its owner."""
     async with database.reading() as session:

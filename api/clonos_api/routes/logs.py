@@ -59,7 +59,7 @@ async def get_logs(
     search: Annotated[str, Query(max_length=200, description="Only entries with this text, in any case.")] = "",
     since: Annotated[Moment | None, Query(description="Only entries at this time or later.")] = None,
     parsed: Annotated[
-        bool, Query(description="Return `entries` in place of `lines`. An event of a stream is the JSON of an entry.")
+        bool, Query(description="Return `entries` instead of `lines`. An event of a stream is the JSON of an entry.")
     ] = False,
     download: Annotated[
         bool, Query(description="Return all stored lines that match, as a text file; without `tail` and `after`.")

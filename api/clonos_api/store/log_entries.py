@@ -38,7 +38,7 @@ class LogReader:
     Args:
         job: Id of the job.
         requested: Only these entries.
-        parsed: Return entries in place of lines.
+        parsed: Return entries instead of lines.
     """
 
     def __init__(self, job: str, requested: LogFilter, *, parsed: bool) -> None:

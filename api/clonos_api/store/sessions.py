@@ -30,7 +30,7 @@ async def open_by_token(session: AsyncSession, token: str, *, by_link: bool = Fa
     Args:
         session: The transaction.
         token: Id of the API token.
-        by_link: Whether the browser has sent the code of a link in place of the token.
+        by_link: Whether the browser has sent the code of a link instead of the token.
 
     Returns:
         The session's row, and its token, which is not stored.

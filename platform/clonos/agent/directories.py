@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clonos.agent.users import DriverUser
 from clonos.errors import DirectoryInUse
+from clonos.private_folders import write_private
 from clonos.resources.hosts import TaskResult, Work
 from clonos.resources.jobs import Failure
 
@@ -134,7 +135,7 @@ class RunDirectory:
 
     def write_record(self, record: RunRecord) -> None:
         """Replace the run's record, atomically."""
-        write_atomically(self._record, record.model_dump_json())
+        write_private(self._record, record.model_dump_json())
 
     def clear(self) -> None:
         """Remove the temporary files of the run's driver, which has exited."""
@@ -188,7 +189,7 @@ class AgentDirectory:
     def write_work(self, work: StoredWork) -> None:
         """Store the work, for a restart while the control plane is unavailable."""
         # Unset fields of a specification stay unset, because the decorator in the code sets them.
-        write_atomically(self._folder / "work.json", work.model_dump_json(by_alias=True, exclude_unset=True))
+        write_private(self._folder / "work.json", work.model_dump_json(by_alias=True, exclude_unset=True))
 
     def remove_work(self) -> None:
         """Remove the stored work, because it no longer applies."""
@@ -210,7 +211,7 @@ class AgentDirectory:
         """Store the result of a host task, so that the task is executed once although its result may be reported
         several times.
         """
-        write_atomically(self._tasks / f"{checked_id(task)}.json", result.model_dump_json())
+        write_private(self._tasks / f"{checked_id(task)}.json", result.model_dump_json())
 
     def remove_results(self, keep: set[str]) -> None:
         """Remove the stored results of all host tasks except those in `keep`."""
@@ -228,21 +229,6 @@ def checked_id(name: str) -> str:
     if not name or not all(character.isalnum() or character in "-_" for character in name) or not name.isascii():
         raise ValueError(f"{name!r} is not an id")
     return name
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that readers see either the old or the new content, also after a power failure."""
-    new = path.with_name(f".{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read(path: Path, model: type[_M]) -> _M | None:

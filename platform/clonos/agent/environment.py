@@ -56,7 +56,7 @@ def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, sc
 
     Args:
         settings: Settings of the agent.
-        name: Name of the pool driver, in place of a run's id.
+        name: Name of the pool driver, instead of a run's id.
         folder: Directory of the pool driver.
         scratch: Directory for temporary files.
     """

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from clonos.agent.directories import write_atomically
+from clonos.private_folders import write_private
 
 _HEAD: Final = 256
 
@@ -58,14 +58,14 @@ class RotatedLog:
             shutil.copyfileobj(source, copy)
             copied = copy.tell()  # codespell:ignore tell
             # Recorded before the truncation: after a crash, `_recover` compares the files to see which step was last.
-            write_atomically(self._base_file, f"{self._base} {copied}")
+            write_private(self._base_file, f"{self._base} {copied}")
             self._new.replace(self._previous)
             shutil.copyfileobj(source, copy)  # output written since the first copy
             copy.flush()
             copied = copy.tell()  # codespell:ignore tell
             source.truncate(0)
         self._base += copied
-        write_atomically(self._base_file, f"{self._base} 0")
+        write_private(self._base_file, f"{self._base} 0")
         return True
 
     def _recover(self) -> int:
@@ -81,7 +81,7 @@ class RotatedLog:
                     self._previous.unlink()  # a copy of bytes that the log still has
                 else:
                     base += _size(self._previous)
-            write_atomically(self._base_file, f"{base} 0")
+            write_private(self._base_file, f"{base} 0")
         self._new.unlink(missing_ok=True)
         return base
 

@@ -198,7 +198,7 @@ class Tasks:
 
 
 def with_storage(task: HostTask, secrets: Path) -> HostTask:
-    """The task with ``sparkConf``, the configuration of Spark's file systems with their secrets, in place of
+    """The task with ``sparkConf``, the configuration of Spark's file systems with their secrets, instead of
     ``storage``.
 
     Raises:

@@ -40,7 +40,7 @@ class PoolDriver:
     """The agent's view of a pool driver process.
 
     Attributes:
-        name: Name of the pool driver; its processes have it in their environment, in place of a run's id.
+        name: Name of the pool driver; its processes have it in their environment, instead of a run's id.
         folder: Directory of the pool driver.
         pid: Process id, also the id of its session.
         identity: Identity of the process, from `clonos.agent.process.identity`.

@@ -1,4 +1,4 @@
-"""Stand-ins for services in tests: functions that answer in place of the external system.
+"""Stand-ins for services in tests: functions that answer instead of the external system.
 
 `clonos.testing.script` uses them.
 """

@@ -85,7 +85,7 @@ ClusterName = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help="Name of a Spark cluster, in place of the specified master or cluster.",
+        help="Name of a Spark cluster, instead of the specified master or cluster.",
         autocompletion=completion.clusters,
     ),
 ]

@@ -114,7 +114,7 @@ class AgentApi:
         await self._http.aclose()
 
     async def register(self, host: HostRegister) -> HostRegistered:
-        """Register the host, in place of an earlier agent of the same name; returns its id and the lease's times."""
+        """Register the host, instead of an earlier agent of the same name; returns its id and the lease's times."""
         return await self._request("POST", "hosts", HostRegistered, host)
 
     async def heartbeat(self, host: str, heartbeat: Heartbeat, *, timeout_s: float) -> HeartbeatResponse:

@@ -305,7 +305,7 @@ class Jobs(Routes):
             tail: Number of newest lines or entries, without `after`; default 200.
             after: Only lines after this position: `LogLines.next` of an earlier response.
             only: Only entries that this filter matches: an entry is a line with the lines that continue it.
-            parsed: Get `LogLines.entries` in place of `LogLines.lines`.
+            parsed: Get `LogLines.entries` instead of `LogLines.lines`.
         """
         query = _log_query(only, tail=tail, after=after, parsed="true" if parsed else None)
         path = f"/jobs/{job}/logs"
@@ -335,7 +335,7 @@ class Jobs(Routes):
             tail: Begin with this number of newest lines or entries, without `after`; default 200.
             after: Begin after this position: `LogLines.next` of an earlier response.
             only: Only entries that this filter matches: an entry is a line with the lines that continue it.
-            parsed: Get `LogLines.entries` in place of `LogLines.lines`.
+            parsed: Get `LogLines.entries` instead of `LogLines.lines`.
             stop: Set it in another thread to end the iteration.
 
         Yields:

@@ -1,9 +1,9 @@
 """The owner file of a checkpoint or savepoint: it names the job, and the subject that the job belongs to.
 
-The control plane compares the spelling of locations, but a link, a mount or another file system may lead to the same
-directory. So a driver, and each process that restores, rewinds, copies or deletes a checkpoint or savepoint, reads the
-file in the directory itself, and in the directories above it. No copy contains it: the process that makes a folder
-writes it.
+The control plane compares locations as text, but a link, a mount or another file system may lead to the same
+directory. So each process that opens a checkpoint or savepoint reads the owner files of its directory and of the
+directories above: drivers, and processes that restore, rewind, copy or delete it. The process that creates a directory
+writes its owner file; a copy does not contain the file.
 """
 
 from __future__ import annotations

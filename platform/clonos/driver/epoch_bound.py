@@ -2,7 +2,7 @@
 
 Without a bound, the first epoch of a job on an old topic reads the whole topic: readers see nothing until it ends, and
 a crash repeats all of it. The bound follows the measured speed, so that an epoch of a backlog takes some seconds, as
-Spark's back-pressure for DStreams did, with a fixed target in place of the batch interval.
+Spark's back-pressure for DStreams did, with a fixed target instead of the batch interval.
 
 The first epoch of a later start is short: readers wait for it, and all records since a failure wait too.
 """

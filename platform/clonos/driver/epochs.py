@@ -439,7 +439,7 @@ class EpochRunner:
             raise CheckpointMismatch(
                 f"The replay of epoch {epoch} of {name} would use other schemas than its plan: "
                 f"{'; '.join(other_pins)}.",
-                hint="name versions in place of the latest one, and accept that for all epochs in doubt: "
+                hint="name versions instead of the latest one, and accept that for all epochs in doubt: "
                 f"{new_code_command(self._job.spec.name)}.",
             )
         now = self._static_fingerprints()

@@ -49,7 +49,7 @@ class OpenTransactions:
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-open-transactions")
 
     def watch(self, *, read: Collection[str], written: Collection[str]) -> None:
-        """Set the topics to check, in place of the previous ones: those that the job reads, and that it writes."""
+        """Set the topics to check, instead of the previous ones: those that the job reads, and that it writes."""
         self._topics = frozenset(read) | frozenset(written)
 
     def start(self) -> None:

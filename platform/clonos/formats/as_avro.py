@@ -358,7 +358,7 @@ def _text_of(registry: Registry, number: int) -> str:
 
 
 def _with_references(schema: Any, registry: Registry) -> str:
-    """The schema's text, with the referenced schemas in place of their names."""
+    """The schema's text, with the referenced schemas instead of their names."""
     named: dict[str, Any] = {}
 
     def collect(parent: Any) -> None:

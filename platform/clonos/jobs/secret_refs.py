@@ -12,7 +12,7 @@ from typing import Final
 
 from clonos.errors import SpecError
 
-# The agent writes this label into the specification of the driver, which has the secrets in place of the references:
+# The agent writes this label into the specification of the driver, which has the secrets instead of the references:
 # ``params.NAME`` and ``spark_conf.NAME``, separated by commas.
 RESOLVED_LABEL: Final = "clonos/resolved"
 # A name is a plain file name: no slash, and no dot at the start.

@@ -143,7 +143,7 @@ class Spec(_Part):
         params: Job parameters.
         spark_conf: Spark configuration.
         master: Spark master; ``auto``: this machine, two task slots per core.
-        cluster: Name of a Spark cluster of the control plane, in place of `master`; empty: none.
+        cluster: Name of a Spark cluster of the control plane, instead of `master`; empty: none.
         checkpoint: Checkpoint location; default below ``CLONOS_HOME``.
         delivery: Delivery mode of sinks that name none.
         sharing_depth: Replicas that acknowledge a determinant: ``0`` (no recording), ``1`` (the leader) or ``full``

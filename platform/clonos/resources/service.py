@@ -187,7 +187,7 @@ class EndedSessions(Resource):
 
 
 class SignInCode(Resource):
-    """A code with which a browser signs in once, in place of the API token that asked for it.
+    """A code with which a browser signs in once, instead of the API token that asked for it.
 
     Attributes:
         code: Code for the link of the dashboard; it works once.

@@ -63,7 +63,7 @@ os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 
 
 def launcher(folder: Path, python: str = sys.executable) -> tuple[str, str]:
-    """Write the program that Spark runs in place of the Python interpreter.
+    """Write the program that Spark runs instead of the Python interpreter.
 
     Args:
         folder: An empty directory.

@@ -281,7 +281,7 @@ class EpochSpan:
 
 
 def collapse_epochs(entries: Sequence[LogEntry]) -> list[LogEntry | EpochSpan]:
-    """`entries`, with consecutive routine entries in place of which there is one span.
+    """`entries`, with consecutive routine entries instead of which there is one span.
 
     Example:
         >>> line = '{"event": "epoch", "query": "out", "epoch": %d, "replay": false, "generation": 1}'

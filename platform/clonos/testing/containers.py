@@ -1,7 +1,7 @@
 """Kafka in a container for the tests of jobs, and a Spark session that uses it, as fixtures of pytest.
 
-They need a Docker engine on this machine, and the packages of ``clonos[testing]``. A test folder gets the fixtures
-`kafka` and `spark` by a line in its ``conftest.py``::
+The fixtures need a Docker engine on this machine and the packages of ``clonos[testing]``. This line in the
+``conftest.py`` of a test folder defines the fixtures `kafka` and `spark`::
 
     pytest_plugins = ["clonos.testing.containers"]
 """
@@ -38,8 +38,8 @@ class KafkaContainer:
     """One broker of Apache Kafka in a container, with the settings of the embedded Kafka; a context manager.
 
     Args:
-        image: An image that ``KAFKA_…`` variables configure, as ``apache/kafka``; default: that of the environment
-            variable ``CLONOS_KAFKA_IMAGE``, else `IMAGE`.
+        image: An image that ``KAFKA_…`` variables configure, like ``apache/kafka``. Default: the image in the
+            environment variable ``CLONOS_KAFKA_IMAGE``, or else `IMAGE`.
 
     Attributes:
         kafka: Settings with which clients on this machine connect.
@@ -54,7 +54,7 @@ class KafkaContainer:
     """
 
     def __init__(self, image: str = "") -> None:
-        # Chosen beforehand: the broker must advertise the port of this machine.
+        # The port is chosen before the start, because the broker advertises it.
         (port,) = free_ports(1)
         address = f"{HOST}:{port}"
         self.kafka = KafkaSettings(bootstrap_servers=address)

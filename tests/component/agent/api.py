@@ -41,7 +41,7 @@ class FakeApi:
 
     def __init__(self) -> None:
         self.artifacts: dict[str, bytes] = {}
-        self.served: dict[str, list[bytes]] = {}  # responses in place of the artifact, in this sequence
+        self.served: dict[str, list[bytes]] = {}  # responses instead of the artifact, in this sequence
         self.downloads: dict[str, int] = defaultdict(int)
         self.instances: dict[str, str] = {}
         self.registered: list[HostRegister] = []

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from clonos.agent.attempt_outcome import outcome_of
-from clonos.agent.directories import AgentDirectory, RunDirectory, RunRecord, StoredWork, write_atomically
+from clonos.agent.directories import AgentDirectory, RunDirectory, RunRecord, StoredWork
 from clonos.agent.driver_status import DriverStatus
 from clonos.agent.memory import MemoryLimits, join
 from clonos.agent.waiting import is_set_within
 from clonos.errors import CLASSES, ClonosError, DirectoryInUse
+from clonos.private_folders import write_private
 from clonos.resources.hosts import Work
 
 
@@ -111,7 +112,7 @@ def test_incomplete_work_file_is_ignored(tmp_path: Path) -> None:
     assert run.record() == RunRecord()
     with pytest.raises(ValueError):
         directory.run("../r1")
-    write_atomically(tmp_path / "x", "1")
+    write_private(tmp_path / "x", "1")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
 

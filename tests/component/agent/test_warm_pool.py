@@ -296,7 +296,7 @@ def test_agent_survives_a_full_disk(
     api: FakeApi, host: Host, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agent" / "host-1").mkdir(parents=True)
-    (tmp_path / "agent" / "host-1" / "pool_drivers").write_text("a file in place of the directory")
+    (tmp_path / "agent" / "host-1" / "pool_drivers").write_text("a file instead of the directory")
     agent = host(**POOL)
     api.assign(pooled(api, run))
     reported(api, run, "RUNNING", driver_state="RUNNING")

@@ -1,4 +1,4 @@
-"""`clonos open` against a fake control plane, with a program in place of the browser."""
+"""`clonos open` against a fake control plane, with a program instead of the browser."""
 
 from __future__ import annotations
 

