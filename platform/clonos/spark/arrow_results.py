@@ -68,7 +68,7 @@ def same(returned: pa.DataType, declared: pa.DataType) -> bool:
         return same(returned.key_type, declared.key_type) and same(returned.item_type, declared.item_type)
     if kinds.is_struct(declared) and kinds.is_struct(returned):
         return not _reordered(returned, declared) and all(
-            same(one.type, other.type) for one, other in zip(returned, declared, strict=True)
+            same(is_now.type, wanted.type) for is_now, wanted in zip(returned, declared, strict=True)
         )
     return bool(returned == declared)
 
