@@ -24,7 +24,7 @@ from clonos_api.reconcile.run_specs import driver_spec
 from clonos_api.reconcile.saving import begin_save, give_up
 from clonos_api.reconcile.states.failures import savepoint_given_up
 from clonos_api.reconcile.transitions import Intent, allowed, begins_new_start
-from clonos_api.store import generations, jobs, recoveries, runs
+from clonos_api.store import generations, jobs, platform, recoveries, runs
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.commit_hooks import wait_for_disk
 from clonos_api.store.tables import GenerationRow, HostRow, JobRow, RunRow, SavepointRow
@@ -39,8 +39,10 @@ async def apply(
     placed = next((decision for decision in decisions if isinstance(decision, d.PlaceRun)), None)
     promoted = next((decision for decision in decisions if isinstance(decision, d.PromoteStandby)), None)
     reverted = next((decision for decision in decisions if isinstance(decision, d.RevertVersion)), None)
-    spec = await _spec_of_placed(session, case, locations) if placed else None
-    move = applying_standbys.update_move(case, decisions, locations, moment)
+    drives = any(isinstance(decision, d.PlaceRun | d.AddStandby) for decision in decisions)
+    identity = await platform.identity(session) if drives else ""
+    spec = await _spec_of_placed(session, case, locations, identity) if placed else None
+    move = applying_standbys.update_move(case, decisions, locations, moment, identity)
     ended = next((decision for decision in decisions if isinstance(decision, d.EndMove)), None)
     job = case.job
     if reverted is not None:
@@ -64,7 +66,7 @@ async def apply(
         changes = {} if reverted is None else {"version": job.version, "accept_new_code": True}
         standby, waiting = next(rows for rows in case.standbys if rows[1].id == promoted.run)
         run = await applying_standbys.promote(session, job, standby, waiting, previous, **changes)
-    update = await applying_standbys.write(session, case, job, decisions, move, locations)
+    update = await applying_standbys.write(session, case, job, decisions, move, locations, identity)
     run = update.adopted or run
     savepoint = await _update_savepoint(session, case, job, decisions, locations)
     used = {decision.run for decision in decisions if isinstance(decision, d.PromoteStandby | d.DropStandby)}
@@ -86,10 +88,13 @@ async def apply(
     )
 
 
-async def _spec_of_placed(session: AsyncSession, case: JobCase, locations: CheckpointLocations) -> RunSpec:
+async def _spec_of_placed(
+    session: AsyncSession, case: JobCase, locations: CheckpointLocations, identity: str
+) -> RunSpec:
     following = case.run.order.get("next") if case.run is not None else None
     other = await jobs.stored_version(session, case.job, following["version"]) if following else None
-    return driver_spec(case.job, case.run, locations, case.clusters, case.restore(locations), other)
+    restore = case.restore(locations)
+    return driver_spec(case.job, case.run, locations, case.clusters, restore, other, platform=identity)
 
 
 async def _lost_domain(session: AsyncSession, run: RunRow | None, decisions: Sequence[d.Decision]) -> str | None:
@@ -124,7 +129,7 @@ async def _update_job(
                 # Without a driver: the next placement is a new start, with the newest version.
                 columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
             case d.RecordFirstClaim():
-                columns |= {"start_from": None, "resolutions": None, "home": decision.host}
+                columns |= {"start_from": None, "resolutions": None, "adopt": False, "home": decision.host}
             case d.PlaceRun() if spec is not None:
                 columns["run"] = spec.run
             case d.PromoteStandby() | d.AdoptStandby():
@@ -269,9 +274,10 @@ async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequ
             case d.MarkLost():
                 run = await _change_spec(session, await runs.lose(session, run), desired="ABSENT")
             case d.RecordFirstClaim():
-                # The driver has recorded the decision about the epochs that were in doubt at this start.
-                if run.order.get("accept_new_code"):
-                    run = await _change_spec(session, run, accept_new_code=False)
+                # The driver has recorded the decision about the epochs that were in doubt at this start, and the log
+                # is that of this control plane.
+                if run.order.get("accept_new_code") or run.order.get("adopt"):
+                    run = await _change_spec(session, run, accept_new_code=False, adopt=False)
             case d.UpdateRun():
                 stop = {"stop_mode": decision.mode, "stop_timeout_s": max(decision.timeout_s, 0.001)}
                 run = await _change_spec(session, run, desired=decision.desired, **stop)

@@ -49,7 +49,7 @@ class StandbyUpdate:
 
 
 def update_move(
-    case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations, moment: datetime
+    case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations, moment: datetime, platform: str
 ) -> MoveUpdate:
     """Computes the changes that `decisions` make to the job's planned move; writes nothing."""
     before = planned_moves.of(case.job)
@@ -64,7 +64,8 @@ def update_move(
                     cause="drain", leaves=case.run.host, version=version, previous=version, until=until
                 )
             case d.AddStandby(for_move=True) if move is not None:
-                update.spec = standby_spec(case.job, None if decision.newest else case.run, locations, case.clusters)
+                driver = None if decision.newest else case.run
+                update.spec = standby_spec(case.job, driver, locations, case.clusters, platform)
                 update.after = move.model_copy(update={"standby": update.spec.run})
             case d.SetMoveStandby() if move is not None:
                 failed = move.failed + decision.failed
@@ -92,6 +93,7 @@ async def write(
     decisions: Sequence[d.Decision],
     move: MoveUpdate,
     locations: CheckpointLocations,
+    platform: str,
 ) -> StandbyUpdate:
     """Writes the decisions about standbys and the planned move. The row `job` already has `move.columns`."""
     update = StandbyUpdate()
@@ -99,7 +101,8 @@ async def write(
         match decision:
             case d.AddStandby():
                 spec = move.spec if decision.for_move else None
-                spec = spec or standby_spec(job, None if decision.newest else case.run, locations, case.clusters)
+                driver = None if decision.newest else case.run
+                spec = spec or standby_spec(job, driver, locations, case.clusters, platform)
                 host = await open_host(session, decision.host)
                 run = await runs.create(session, job, host, spec, why=decision.why)
                 standby = await standbys.create(session, job, spec, host.id, decision.why)

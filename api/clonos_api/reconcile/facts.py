@@ -138,6 +138,7 @@ class JobFacts:
     # whether the job starts from an older point, so that its current checkpoint does not bind it to a host
     start_from: bool = False
     resolutions: bool = False  # whether the start has the user's decisions about epochs in doubt
+    adopt: bool = False  # whether the start may take the job over from another platform
     start_error: str | None = None  # reason why that older point is not available; None if it is available
     failure: Failure | None = None
     unreachable_runs: int = 0  # number of earlier runs whose drivers may still be alive, for instance on a lost host

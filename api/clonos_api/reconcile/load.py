@@ -101,6 +101,7 @@ class JobCase:
             home=row.home,
             start_from=start is not None,
             resolutions=bool(row.resolutions),
+            adopt=row.adopt,
             start_error=self._start_error(start),
             failure=Failure.model_validate(row.failure) if row.failure else None,
             unreachable_runs=self.unreachable_runs,

@@ -24,6 +24,8 @@ def driver_spec(
     clusters: Clusters,
     restore: str | None,
     other: JobVersionRow | None = None,
+    *,
+    platform: str = "",
 ) -> RunSpec:
     """Builds the specification of a new run that drives the job.
 
@@ -34,6 +36,7 @@ def driver_spec(
         clusters: The Spark clusters; the new run gets the newest description of the one that its version names.
         restore: Checkpoint or savepoint to restore first; None: the job continues with its own checkpoint.
         other: The version of the new run, if `previous` names one that follows it.
+        platform: Identity of the control plane.
     """
     order = previous.order if previous is not None else {}
     version, artifact = order.get("version", job.version), order.get("artifact", job.artifact)
@@ -51,6 +54,8 @@ def driver_spec(
         run=run,
         job=job.id,
         name=job.name,
+        platform=platform,
+        adopt=previous.order.get("adopt", False) if previous else job.adopt,
         owner=job.created_by,
         owner_number=job.owner_number,
         version=version,
@@ -87,13 +92,15 @@ def _of_epochs(job: JobRow) -> list[ResolveRequest]:
     return [decision for decision in decisions if decision.epoch is not None]
 
 
-def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocations, clusters: Clusters) -> RunSpec:
+def standby_spec(
+    job: JobRow, driver: RunRow | None, locations: CheckpointLocations, clusters: Clusters, platform: str = ""
+) -> RunSpec:
     """Builds the specification of a new standby of the job, with the version of the run `driver`; None: the newest
     version.
     """
-    spec = driver_spec(job, driver, locations, clusters, None)
+    spec = driver_spec(job, driver, locations, clusters, None, platform=platform)
     restart = spec.restart.model_copy(update={"earlier_failures": 0})
-    waiting: dict[str, Any] = {"finish_for": 0, "finished": [], "accept_unpublished": False}
+    waiting: dict[str, Any] = {"finish_for": 0, "finished": [], "accept_unpublished": False, "adopt": False}
     waiting |= {"standby": True, "start_from": None, "request_key": "", "earlier_attempts": 0, "accept_new_code": False}
     # Resolutions: a standby takes over from a driver, which has recorded them in the log.
     return spec.model_copy(update={**waiting, "resolutions": [], "restart": restart})

@@ -19,6 +19,7 @@ from clonos.resources.jobs import (
     ResolveRequest,
     RollbackRequest,
     StartFrom,
+    StartRequest,
     StopMode,
     StopRequest,
     UpgradeRequest,
@@ -103,10 +104,11 @@ ActionDep = Annotated[Action, Depends(_action)]
 @router.post("/{job}/start", **_ANSWERS)
 async def start_job(
     action: ActionDep,
-    body: Annotated[StartFrom | None, Body()] = None,
+    body: Annotated[StartRequest | None, Body()] = None,
 ) -> Response:
     """Start a job from its last epoch or from an older point. A running job is left unchanged."""
-    return await action.desire("start", DesiredState.RUNNING, _START_S, start_from=body)
+    request = body or StartRequest()
+    return await action.desire("start", DesiredState.RUNNING, _START_S, start_from=request.point, adopt=request.adopt)
 
 
 @router.post("/{job}/stop", **_ANSWERS)

@@ -62,6 +62,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "JobPatch": {"spec": _SPEC, "artifact": _ARTIFACT},
     "UpgradeRequest": {"spec": _SPEC, "artifact": _ARTIFACT},
     "StartFrom": {"savepoint": _ID, "publish_again": False},
+    "StartRequest": {"adopt": True},
     "StopRequest": {"mode": "graceful", "timeout_s": 60},
     "MoveRequest": {"to": "host-2"},
     "RollbackRequest": {"version": 1},

@@ -74,6 +74,7 @@ async def create_job(
             created_by=caller.subject,
             start=body.start,
             start_from=body.start_from,
+            adopt=body.adopt,
             any_name=caller.may(Role.ADMIN),
         )
         if body.start_from is not None:

@@ -43,11 +43,13 @@ async def create(
     created_by: str,
     start: bool = True,
     start_from: StartFrom | None = None,
+    adopt: bool = False,
     any_name: bool = False,
 ) -> JobRow:
     """Create a job in the state CREATED; its desired state is RUNNING if `start`, else STOPPED.
 
-    `any_name` allows the name of a deleted job of another subject.
+    `adopt`: the first start may take the job over from another platform. `any_name` allows the name of a deleted job
+    of another subject.
     """
     await artifacts.get(session, artifact)
     moment = await now(session)
@@ -63,6 +65,7 @@ async def create(
         state=JobState.CREATED,
         state_since=moment,
         start_from=start_from.model_dump(mode="json") if start_from else None,
+        adopt=adopt,
         created_by=created_by,
         owner_number=await owners.number(session, created_by),
         created_at=moment,
@@ -76,7 +79,8 @@ async def create(
     await _take_name(session, row, any_name)
     await _remember_version(session, row, created_by)
     events.append(session, "job.created", job=row.id, data={"name": row.name, "desired_state": row.desired_state})
-    await audit.asked(session, "job.create", row.id, name=row.name, artifact=artifact, start_from=row.start_from)
+    how: dict[str, Any] = {"start_from": row.start_from} | ({"adopt": True} if adopt else {})
+    await audit.asked(session, "job.create", row.id, name=row.name, artifact=artifact, **how)
     return row
 
 
@@ -223,12 +227,13 @@ async def desire(
     *,
     stop: StopRequest | None = None,
     start_from: StartFrom | None = None,
+    adopt: bool = False,
     restart: bool = False,
 ) -> JobRow:
     """Set the desired state of a job; the reconciler realises it.
 
-    `start_from` is the start point of the next start, by default the current checkpoint. `restart` also restarts a job
-    that runs.
+    `start_from` is the start point of the next start, by default the current checkpoint. `adopt`: this start may take
+    the job over from another platform. `restart` also restarts a job that runs.
     """
     cancelled = DesiredState.CANCELED
     if state != cancelled and cancelled in (job.desired_state, job.state):
@@ -239,11 +244,16 @@ async def desire(
         desired_state=state,
         stop=stop.model_dump(mode="json") if stop else None,
         start_from=start_from.model_dump(mode="json") if start_from else job.start_from,
+        adopt=adopt and job.state not in _WITH_DRIVER,
         restart_nonce=job.restart_nonce + (restart or _is_new_start(job, state, start_from)),
     )
     data = {"desired_state": str(state), "restart": restart}
     events.append(session, "job.desired", job=row.id, data=data)
-    how = {"stop": row.stop, "start_from": start_from.model_dump(mode="json") if start_from else None}
+    how: dict[str, Any] = {
+        "stop": row.stop,
+        "start_from": start_from.model_dump(mode="json") if start_from else None,
+    }
+    how |= {"adopt": True} if row.adopt else {}
     await audit.asked(session, "job.restart" if restart else f"job.{_VERBS[state]}", row.id, **how)
     return row
 

@@ -174,6 +174,7 @@ def _stop_jobs(connection: Connection, moment: datetime) -> list[str]:
     nothing: dict[str, Any] = dict.fromkeys(
         ("state_deadline", "stop", "start_from", "resolutions", "run", "moving"), None
     )
+    nothing["adopt"] = False
     values = {"observed_nonce": JobRow.restart_nonce, "row_version": JobRow.row_version + 1, **nothing}
     connection.execute(update(JobRow).values(values))
     return ran

@@ -136,6 +136,7 @@ class JobRow(Base):
     stop: Mapped[dict[str, Any] | None]  # a `StopRequest`
     start_from: Mapped[dict[str, Any] | None]  # a `StartFrom`; the next start consumes it
     resolutions: Mapped[list[Any] | None]  # `ResolveRequest`s; the next start consumes them
+    adopt: Mapped[bool] = mapped_column(default=False)  # the next start may follow a claim of another platform
     restart_nonce: Mapped[int] = mapped_column(default=0)  # a new value requests a restart of a running job
     observed_nonce: Mapped[int] = mapped_column(default=0)  # the `restart_nonce` that the reconciler has handled
     generation: Mapped[int] = mapped_column(default=0)  # of the newest claim; 0 before the first
@@ -150,6 +151,15 @@ class JobRow(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
+
+
+class PlatformRow(Base):
+    """The identity of this control plane, in one row."""
+
+    __tablename__ = "platform"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # always 1
+    identity: Mapped[str] = mapped_column(String(32))
 
 
 class JobNameRow(Base):

@@ -1,7 +1,7 @@
 """Ends the transactions that a killed driver left open, so that no reader waits for them until they time out.
 
-``python -m clonos.agent.ending JOB``, with the environment of the job's driver. An agent runs it after it has killed
-the driver of a job for which no further driver follows.
+``python -m clonos.agent.ending JOB PLATFORM``, with the environment of the job's driver. An agent runs it after it has
+killed the driver of a job for which no further driver follows.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings, Settings
 
 
-def end_transactions(kafka: KafkaSettings, job: str) -> int:
+def end_transactions(kafka: KafkaSettings, job: str, platform: str = "") -> int:
     """Abort all open transactions of a job, and fence its producers; returns the number of transactional ids.
 
-    A driver of the job that runs all the same opens other producers, and replays its epoch.
+    A driver of the job that runs all the same opens other producers, and replays its epoch. One of another platform
+    than `platform` (an id; empty: unknown) is left alone: its claim has ended the transactions already.
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
     """
     state = known_control(kafka, job)
-    if state is None:
+    owner = state.claim.platform if state is not None and state.claim is not None else None
+    if state is None or (platform and owner is not None and owner.id != platform):
         return 0
     ids = [control_id(job), *(lane_id(job, sink, lane) for sink, lane in state.lanes)]
     for transactional_id in ids:
@@ -35,6 +37,6 @@ def end_transactions(kafka: KafkaSettings, job: str) -> int:
 
 if __name__ == "__main__":
     try:
-        end_transactions(reachable_kafka(Settings()), sys.argv[1])
+        end_transactions(reachable_kafka(Settings()), *sys.argv[1:3])
     except ClonosError as failure:
         sys.exit(str(failure))

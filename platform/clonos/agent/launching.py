@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from clonos.agent.directories import RunDirectory, RunRecord
 from clonos.agent.environment import driver_environment, launch_environment
@@ -19,12 +20,15 @@ from clonos.agent.settings import AgentSettings
 from clonos.agent.users import DriverUser
 from clonos.agent.warm_pool import PoolDriver, WarmPool
 from clonos.jobs.spec import JobSpec
+from clonos.log.platform_identity import Platform
 from clonos.resources.hosts import RunSpec
 from clonos.standby.launch_request import LaunchRequest, pool_eligible
 
 
-def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSpec) -> list[str]:
-    """The command line that starts the driver of a run."""
+def driver_command(
+    settings: AgentSettings, directory: RunDirectory, spec: RunSpec, *, claimed: bool = False
+) -> list[str]:
+    """The command line that starts the driver of a run; `claimed`: whether a driver of the run has claimed the log."""
     paths = {"{spec}": str(directory.spec), "{events}": str(directory.events)}
     command = [paths.get(argument, argument) for argument in settings.command]
     if spec.standby:
@@ -41,7 +45,18 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
         command += ["--cluster", str(directory.cluster)]
     for subject in filter(None, (spec.owner, *spec.folder_owners)):
         command += ["--owner", subject]
+    if spec.platform:
+        command += ["--platform", Platform(spec.platform, _name_of_control_plane(settings)).option]
+    if spec.adopt and not claimed:
+        command.append("--adopt")
     return command
+
+
+def _name_of_control_plane(settings: AgentSettings) -> str:
+    """The name of the agent's control plane in messages; a password in the address is no part of it."""
+    address = urlsplit(settings.api)
+    url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+    return f"the control plane at {url} (host {settings.name})"
 
 
 def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, record: RunRecord) -> bool:

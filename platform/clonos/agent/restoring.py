@@ -28,7 +28,9 @@ from clonos.errors import CheckpointUnwritable, ClonosError, SavepointMissing, S
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.locations import is_path, locate
 from clonos.jobs.spec import JobSpec, read_spec
+from clonos.log.claiming import require_own
 from clonos.log.control import ControlState, known_control
+from clonos.log.platform_identity import Platform
 from clonos.settings import Settings
 from clonos.spark.file_systems import file_systems
 from clonos.spark.stored_files import StoredFolder
@@ -39,6 +41,8 @@ _PUBLISH_AGAIN: Final = "publish-again"
 _PREVIOUS_SUFFIX: Final = ".before-"
 _CLUSTER: Final = "--cluster"
 _OWNER: Final = "--owner"
+_PLATFORM: Final = "--platform"
+_ADOPT: Final = "--adopt"
 
 
 def _allow_all(epochs: Mapping[str, int]) -> None:
@@ -67,6 +71,7 @@ def restore(
 
     Raises:
         CheckpointForeign: The checkpoint is that of another job or subject, or the savepoint of another subject.
+        JobForeign: The checkpoint is that of another platform.
         SpecError: The checkpoint is not a mounted folder.
         SavepointMissing: There is no such savepoint, or the checkpoint no longer has the epoch.
         CheckpointUnwritable: The checkpoint cannot be written.
@@ -203,12 +208,23 @@ def main(
     job, settings = read_spec(Path(spec)), Settings()
     checkpoint = job.spec.checkpoint or default_checkpoint(settings.home, job.name)
 
+    owner = JobOwner(
+        job.name,
+        tuple(_values(command, _OWNER)),
+        next(map(Platform.parse, _values(command, _PLATFORM)), None),
+        adopt=_ADOPT in command,
+    )
+
     def allow(epochs: Mapping[str, int]) -> None:
+        state = known_control(settings.kafka, job.name)
+        if state is None:
+            return
+        if owner.platform is not None and not owner.adopt:
+            require_own(job.name, owner.platform, state.claim)
         # The control plane checked the reported epochs; the causal log also has the unreported ones.
-        if publish_again != _PUBLISH_AGAIN and (state := known_control(settings.kafka, job.name)) is not None:
+        if publish_again != _PUBLISH_AGAIN:
             require_unpublished(state, epochs)
 
-    owner = JobOwner(job.name, tuple(_values(command, _OWNER)))
     number = None if epoch == _NO_EPOCH else int(epoch)
     try:
         if is_path(checkpoint) and is_path(location):

@@ -258,8 +258,10 @@ class RunSupervisor:
             return
         # After a pool driver that never started the job, the next one might not either.
         skip_pool = attempt.is_idle_pool_driver
+        # An adoption holds for one claim: a driver that another platform has fenced must not take the log back.
+        claimed = attempt.generation > 0
         attempt.begin(spec)
-        command = launching.driver_command(settings, self._directory, spec)
+        command = launching.driver_command(settings, self._directory, spec, claimed=claimed)
         # A pool driver has imported the host's packages already.
         skip_pool = skip_pool or prepared.packages is not None
         use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record)
@@ -448,7 +450,8 @@ class RunSupervisor:
         """End the transactions of the killed driver; readers would wait for them until they time out."""
         if self._spec is None or not self._settings.ending_command:
             return
-        command = [argument.replace("{job}", self._spec.name) for argument in self._settings.ending_command]
+        values = {"{job}": self._spec.name, "{platform}": self._spec.platform}
+        command = [values.get(argument, argument) for argument in self._settings.ending_command]
         environment = driver_environment(self._settings, self._directory, self._attempt.record.attempt)
         process = await asyncio.create_subprocess_exec(
             *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL

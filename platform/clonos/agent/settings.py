@@ -18,7 +18,7 @@ RUN_COMMAND: Final = (
     *(sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}"),
     *("-o", "json", "--plain", "--wait-for-kafka"),
 )
-ENDING_COMMAND: Final = (sys.executable, "-m", "clonos.agent.ending", "{job}")
+ENDING_COMMAND: Final = (sys.executable, "-m", "clonos.agent.ending", "{job}", "{platform}")
 POOL_DRIVER_COMMAND: Final = (sys.executable, "-m", "clonos", "pool-driver", "{folder}", "--agent", "{agent}")
 
 

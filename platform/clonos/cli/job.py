@@ -11,6 +11,7 @@ import typer
 
 from clonos.cli import completion
 from clonos.cli.options import (
+    Adopt,
     AllowLint,
     Api,
     Context,
@@ -171,6 +172,7 @@ def start(
             "--publish-again", help="With --from: allow duplicates of the records published after that point."
         ),
     ] = False,
+    adopt: Adopt = False,
     wait: Wait = True,
     quiet: Quiet = False,
     output: Listed = Output.TABLE,
@@ -182,7 +184,7 @@ def start(
     with connect(api, token, context) as client:
         point = starting_point(client, job, start_from, publish_again=publish_again)
         begin = partial(operate, client, job, wait=wait, quiet=quiet, output=output, starts=True)
-        begin(lambda name: client.jobs.start(name, point))
+        begin(lambda name: client.jobs.start(name, point, adopt=adopt))
 
 
 @app.command()

@@ -71,6 +71,9 @@ Listed = Annotated[Output, typer.Option("--output", "-o", help="Output format.")
 Lists = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results (default: all).")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the operation is complete.")]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Take over the job from another platform that has claimed its causal log.")
+]
 AllowLint = Annotated[bool, typer.Option("--allow-lint", help="Accept code that a replay may contradict.")]
 JobPath = Annotated[
     Path, typer.Argument(metavar="PATH", help="The job file (.py), its specification (.yaml), or their folder.")

@@ -96,7 +96,8 @@ def _summary(record: Record) -> str:
                 parts.append(
                     "committed " + ", ".join(f"{query} {epoch}" for query, epoch in sorted(record.committed.items()))
                 )
-            return "; ".join(parts) or "on an empty log"
+            text = "; ".join(parts) or "on an empty log"
+            return f"{text}; by {record.platform.name}" if record.platform else text
         case AssignLanes():
             return ", ".join(f"{lane.sink}/{lane.lane} → {lane.partition}" for lane in record.assignments)
         case Plan() if record.rescaled_to:

@@ -67,6 +67,15 @@ def run(
         list[str] | None,
         typer.Option(hidden=True, help="Subjects whose folders the job may open, its own first (from the agent)."),
     ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt", help="Take over the job from another platform: a control plane, or another CLONOS_HOME."
+        ),
+    ] = False,
+    platform: Annotated[
+        str | None, typer.Option(hidden=True, help="Id and name of the control plane (from the agent).")
+    ] = None,
     lint: Annotated[bool, typer.Option(help="Log the linter's findings in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
@@ -78,6 +87,7 @@ def run(
     from clonos.jobs.cluster import read_cluster
     from clonos.jobs.loading import find_job_file, load_job
     from clonos.jobs.packages import activate
+    from clonos.log.platform_identity import Platform, platform_of_home
     from clonos.scratch import own_scratch
     from clonos.settings import Settings
     from clonos.spark.session import Session
@@ -88,9 +98,12 @@ def run(
     configure_logs(settings.log_format, settings.log_level)
     activate(find_job_file(job), settings.home.absolute())
     # An agent has given its driver a folder of the run.
-    scratch = (
-        contextlib.nullcontext() if RUN in os.environ else own_scratch(settings.scratch or settings.home / "scratch")
-    )
+    has_agent = RUN in os.environ
+    scratch = contextlib.nullcontext() if has_agent else own_scratch(settings.scratch or settings.home / "scratch")
+    if platform:
+        identity: Platform | None = Platform.parse(platform)
+    else:  # a control plane of an older version names no platform
+        identity = None if has_agent else platform_of_home(settings.home)
     with scratch, _event_writer(output) as write_line:
         fix_zone_and_locale()
         loaded = load_job(job)
@@ -102,6 +115,8 @@ def run(
                 conf=pairs(conf or [], "--conf"),
                 checkpoint=checkpoint or "",
                 owners=tuple(owner or ()),
+                platform=identity,
+                adopt=adopt,
                 events=events,
                 new_lineage=new_lineage,
                 request_key=request_key,

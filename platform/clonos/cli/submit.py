@@ -9,6 +9,7 @@ import typer
 from clonos.cli import completion
 from clonos.cli.lint import require_repeatable
 from clonos.cli.options import (
+    Adopt,
     AllowLint,
     Api,
     ClusterName,
@@ -50,6 +51,7 @@ def submit(
             "--publish-again", help="With --from: allow duplicates of the records published after that point."
         ),
     ] = False,
+    adopt: Adopt = False,
     allow_lint: AllowLint = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the job runs; if it fails, exit with its error.")
@@ -73,7 +75,9 @@ def submit(
     with connect(api, token, context) as client:
         point = starting_point(client, None, start_from, publish_again=publish_again)
         artifact = client.artifacts.upload(submission.packed)
-        request = JobCreate(spec=submission.spec, artifact=artifact.id, start=start, start_from=point)
+        # Older control planes know no adoption: the field is sent only if it is used.
+        options = {"adopt": True} if adopt else {}
+        request = JobCreate(spec=submission.spec, artifact=artifact.id, start=start, start_from=point, **options)
         job = client.jobs.create(request)
         if output is Output.TABLE:
             echo(f"{job.name} is submitted (job {job.id}, code {artifact.id[:12]}).")

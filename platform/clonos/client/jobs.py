@@ -33,6 +33,7 @@ from clonos.resources.jobs import (
     RollbackRequest,
     Run,
     StartFrom,
+    StartRequest,
     StopRequest,
     UpgradeRequest,
     VersionDiff,
@@ -119,18 +120,21 @@ class Jobs(Routes):
         """Delete a job; a running job is cancelled first. Its savepoints stay."""
         return decode(Operation, self._transport.send("DELETE", f"/jobs/{job}").content)
 
-    def start(self, job: str, start_from: StartFrom | None = None) -> Operation:
+    def start(self, job: str, start_from: StartFrom | None = None, *, adopt: bool = False) -> Operation:
         """Start a job.
 
         Args:
             job: The job.
             start_from: A savepoint or an older epoch; default the point at which the job stopped.
+            adopt: Take over the job from another platform that has claimed its causal log.
 
         Raises:
             StateConflict: The job was cancelled, or it runs and `start_from` is set.
             WouldPublishAgain: Epochs after `start_from` are published, and its `publish_again` is False.
         """
-        return decode(Operation, self._transport.post(f"/jobs/{job}/start", start_from))
+        point = start_from.model_dump(exclude_unset=True) if start_from is not None else {}
+        request = StartRequest(**point, adopt=True) if adopt else start_from  # older control planes know no adoption
+        return decode(Operation, self._transport.post(f"/jobs/{job}/start", request))
 
     def stop(self, job: str, request: StopRequest | None = None) -> Operation:
         """Stop a job so that it can be started again.

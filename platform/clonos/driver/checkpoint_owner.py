@@ -1,4 +1,5 @@
-"""The owner file of a checkpoint or savepoint: it names the job, and the subject that the job belongs to.
+"""The owner file of a checkpoint or savepoint: it names the job, and the subject that the job belongs to. That of a
+checkpoint also has the platform.
 
 The control plane compares locations as text, but a link, a mount or another file system may lead to the same
 directory. So each process that opens a checkpoint or savepoint reads the owner files of its directory and of the
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from clonos.driver.checkpoint import CheckpointDirectory
-from clonos.errors import CheckpointForeign, CheckpointUnwritable, EpochFailed
+from clonos.errors import CheckpointForeign, CheckpointUnwritable, EpochFailed, JobForeign
+from clonos.log.platform_identity import Platform, adopting
 
 OWNER_FILE: Final = "owner.json"
 
@@ -29,10 +32,14 @@ class JobOwner(NamedTuple):
         job: Name of the job.
         subjects: The subject that the job belongs to, then those of folders that it takes over, such as of a savepoint
             that an admin starts from. Empty without a control plane.
+        platform: The platform of the job; None if it is unknown, which may open the checkpoints of all platforms.
+        adopt: Whether the job may open a checkpoint of another platform.
     """
 
     job: str
     subjects: tuple[str, ...] = ()
+    platform: Platform | None = None
+    adopt: bool = False
 
 
 class OwnerFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,12 +50,24 @@ class OwnerFile(msgspec.Struct, frozen=True, omit_defaults=True):
         subject: The subject that the job belongs to; empty if it was not known.
         lineage: The newest lineage that worked in a checkpoint; 0 before the first claim, and in a savepoint.
         savepoint: Whether the folder is a savepoint, in which no job may work.
+        platform: The platform whose driver works in a checkpoint; None if it is unknown, and in a savepoint.
     """
 
     job: str
     subject: str = ""
     lineage: int = 0
     savepoint: bool = False
+    platform: Platform | None = None
+
+    def of_other_platform(self, owner: JobOwner) -> bool:
+        """Whether the platform of the folder is known, and not that of `owner`.
+
+        Without a control plane a job is where its checkpoint is: a copy of the program on another machine, with the
+        same checkpoint, is the same job.
+        """
+        if self.platform is None or owner.platform is None or self.platform.id == owner.platform.id:
+            return False
+        return self.platform.control_plane or owner.platform.control_plane
 
     @property
     def described(self) -> str:
@@ -81,6 +100,7 @@ class CheckpointOwner:
 
         Raises:
             CheckpointForeign: The file names another job or subject.
+            JobForeign: The file names another platform.
             CheckpointUnavailable: The file system does not answer.
             CheckpointUnwritable: The file in the checkpoint cannot be read. Above it, a file that the file system
                 refuses to read counts as missing.
@@ -93,11 +113,23 @@ class CheckpointOwner:
         check_checkpoint(self._text, self._owner, self._location)
         check_above(above, self._owner, self._location)
 
+    @property
+    def platform(self) -> Platform | None:
+        """The platform of the job. Without a control plane it is that of the checkpoint, once `check` has read it."""
+        own, earlier = self._owner.platform, read_owner(self._text)
+        stored = earlier.platform if earlier is not None else None
+        if own is None or stored is None or own.control_plane or stored.control_plane:
+            return own
+        return replace(own, id=stored.id)
+
     def write(self, lineage: int) -> None:
         """Write the file, unless `check` has read the same content."""
         earlier = read_owner(self._text)
         subject = self._owner.subjects[0] if self._owner.subjects else earlier.subject if earlier else ""
-        text = encode(OwnerFile(self._owner.job, subject, lineage))
+        platform, stored = self.platform, earlier.platform if earlier is not None else None
+        if stored is not None and (platform is None or platform.id == stored.id):
+            platform = stored  # the name may differ on each host; a takeover writes nothing
+        text = encode(OwnerFile(self._owner.job, subject, lineage, platform=platform))
         if self._text != text:
             self._directory.write_text(OWNER_FILE, text)
             self._text = text
@@ -109,8 +141,10 @@ def encode(file: OwnerFile) -> str:
 
 
 def owner_text(owner: JobOwner, *, savepoint: bool = False) -> str:
-    """The text of the owner file of a new folder of `owner`."""
-    return encode(OwnerFile(owner.job, owner.subjects[0] if owner.subjects else "", savepoint=savepoint))
+    """The text of the owner file of a new folder of `owner`. Any platform may start from a savepoint."""
+    platform = None if savepoint else owner.platform
+    subject = owner.subjects[0] if owner.subjects else ""
+    return encode(OwnerFile(owner.job, subject, savepoint=savepoint, platform=platform))
 
 
 def read_owner(text: str | None) -> OwnerFile | None:
@@ -128,11 +162,21 @@ def check_checkpoint(text: str | None, owner: JobOwner, location: str) -> None:
 
     Raises:
         CheckpointForeign: The file names another job or subject, or the folder is a savepoint.
+        JobForeign: The file names another platform.
     """
     file = read_owner(text)
-    if file is None or (file.job == owner.job and file.belongs_to(owner) and not file.savepoint):
+    if file is None:
         return
-    raise CheckpointForeign(f"The directory {location} is {file.described}, not the checkpoint of {_named(owner)}.")
+    if file.job != owner.job or not file.belongs_to(owner) or file.savepoint:
+        raise CheckpointForeign(f"The directory {location} is {file.described}, not the checkpoint of {_named(owner)}.")
+    if file.of_other_platform(owner) and not owner.adopt and file.platform is not None and owner.platform is not None:
+        raise JobForeign(
+            f"The directory {location} is the checkpoint of {owner.job} of {file.platform.name}; this is "
+            f"{owner.platform.name}.",
+            kept="the directory is unchanged.",
+            hint="name another directory. To take over the job, stop it there, then: "
+            f"{adopting(owner.job, owner.platform)}.",
+        )
 
 
 def check_savepoint(text: str | None, owner: JobOwner, location: str) -> None:

@@ -121,7 +121,9 @@ class Driver:
         self._graph: Graph = {}
         parts = code_parts(job, options.conf, options.cluster.spec.spark_conf if options.cluster is not None else None)
         self._job = replace(job, code=code_hash(parts))
-        self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
+        self._claimant = Claimant(
+            kafka, job.spec.name, code=self._job.code, code_parts=parts, platform=options.platform, adopt=options.adopt
+        )
         self._topic_ids = TopicIds(kafka)
         self._service_waits = 0  # for services, since the last finished epoch
         self._kafka_watch = KafkaWatch(kafka, events.emit, log=log_topic(job.spec.name))
@@ -190,7 +192,9 @@ class Driver:
 
     @functools.cached_property
     def _checkpoint_owner(self) -> CheckpointOwner:
-        return CheckpointOwner(self._spark, self._checkpoint, JobOwner(self._job.spec.name, self._options.owners))
+        options = self._options
+        owner = JobOwner(self._job.spec.name, options.owners, options.platform, adopt=options.adopt)
+        return CheckpointOwner(self._spark, self._checkpoint, owner)
 
     def rehearsed(self) -> list[Query]:
         """Define the job with sources that filter out all rows, for `clonos.standby.rehearsal`, and return its
@@ -258,6 +262,7 @@ class Driver:
 
         Raises:
             Superseded: Another driver claimed the job.
+            JobForeign: Another platform has claimed the job.
             StopTimedOut: An epoch did not finish in time after a stop request.
             ClonosError: A restart cannot fix the error, or the attempts of the restart policy are used up.
         """
@@ -287,6 +292,10 @@ class Driver:
                     self._to(DriverState.STOPPED)
                     return
         except Superseded as error:
+            if (foreign := self._claimant.taken_over()) is not None:
+                self._to(DriverState.FAILED)
+                self._events.emit("failed", **error_fields(foreign))
+                raise foreign from error
             self._to(DriverState.SUPERSEDED)
             self._events.emit("superseded", **error_fields(error))
             raise
@@ -411,6 +420,7 @@ class Driver:
             self._topic_ids = TopicIds(self._kafka)
             published = (published_topics(self._graph, query) for query in self._context.queries)
             self._topic_ids.prefetch(self._positions.topics().union(*published, [log_topic(self._job.spec.name)]))
+            self._claimant.platform = self._checkpoint_owner.platform
             own = self._claimant.claim(
                 new_lineage=lineage,
                 request_key=self._options.request_key,
@@ -536,7 +546,12 @@ class Driver:
             return
         self._checkpoint_owner.check()
         own = Claimant(
-            self._kafka, self._job.spec.name, code=state.claim.code, code_parts=state.claim.code_parts
+            self._kafka,
+            self._job.spec.name,
+            code=state.claim.code,
+            code_parts=state.claim.code_parts,
+            platform=self._checkpoint_owner.platform,
+            adopt=self._options.adopt,
         ).claim(had=True)
         try:
             for query in self._context.queries:

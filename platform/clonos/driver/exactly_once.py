@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from clonos.jobs.context import JobContext, find_connector
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec
 from clonos.kafka import await_brokers
+from clonos.log.platform_identity import platform_of_home
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.clusters import use_of
 from clonos.spark.session import is_local
@@ -102,6 +103,7 @@ def exactly_once(
     events: Path | None = None,
     new_lineage: bool = False,
     accept_new_code: bool = False,
+    adopt: bool = False,
     resolve: Sequence[str] = (),
 ) -> ExactlyOnce:
     """Publish a streaming DataFrame exactly once from your own PySpark program.
@@ -121,6 +123,7 @@ def exactly_once(
         events: File to which events are appended as JSON lines.
         new_lineage: Start a new lineage: the output of older lineages no longer counts.
         accept_new_code: Replay an epoch in doubt with the current code, although other code planned it.
+        adopt: Take over a job of this name from another platform: a control plane, or another ``CLONOS_HOME``.
         resolve: Decisions about epochs in doubt, as for ``clonos run --resolve``, for instance ``"out:12=keep"``.
 
     Returns:
@@ -151,6 +154,7 @@ def exactly_once(
         events=events,
         new_lineage=new_lineage,
         accept_new_code=accept_new_code,
+        adopt=adopt,
         resolutions=tuple(map(RequestedResolution.parse, resolve)),
     )
     return ExactlyOnce(df, sink, job_spec, kafka, options)
@@ -192,7 +196,8 @@ class ExactlyOnce:
         recent = _RecentEvents()
         events = Events(self.spec.name, self.options.events, [recent.take])
         job = Job(self._define, self.spec, builds_frames=False, files=_program_files(self.options.events))
-        driver = Driver(job, spark, kafka, events, self.options)
+        options = replace(self.options, platform=platform_of_home(Settings().home))
+        driver = Driver(job, spark, kafka, events, options)
         driver.define()
         return ExactlyOnceQuery(self.spec.name, driver, events, recent)
 

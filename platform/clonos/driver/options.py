@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clonos.driver.resolutions import RequestedResolution
 from clonos.jobs.cluster import ClusterSpec
+from clonos.log.platform_identity import Platform
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class RunOptions:
     checkpoint: str = ""
     # The subject that the job belongs to, then those whose folders it may open too; empty without a control plane.
     owners: tuple[str, ...] = ()
+    platform: Platform | None = None  # the platform of the driver; None: unknown, which follows claims of all platforms
+    adopt: bool = False  # whether the first claim may follow one of another platform
     events: Path | None = None  # file to which events are appended as JSON lines
     wait_for_kafka: bool = False  # also at the start; while the job runs the driver waits in any case
     new_lineage: bool = False  # start a new lineage: the output of older lineages no longer counts

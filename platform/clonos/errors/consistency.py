@@ -66,6 +66,15 @@ class DatabaseNewer(ConsistencyError):
     hint_default = "run the newer version, or restore a copy of the database from before its upgrade."
 
 
+class JobForeign(ConsistencyError):
+    """Another platform has claimed the job: another control plane, or `clonos run` with another home."""
+
+    slug = "job-foreign"
+    exit_code = 64
+    kept_default = "nothing was changed there: its driver was not fenced, and nothing was written."
+    hint_default = "choose another name for the job, or stop it there and start it here with --adopt."
+
+
 class BackupDamaged(ConsistencyError):
     """A backup of the control plane lacks a file, or its database is not the one that `backup create` wrote."""
 

@@ -21,5 +21,6 @@ Invariants (docs/protocol.md has the code and the tests of each):
 7. The markers of a lane strictly increase in epoch within a lineage.
 8. Truncation renews a partition's claim first, and retains the records that a host crash could need.
 
-The package uses only `clonos.kafka`, `clonos.settings`, `clonos.faults` and `clonos.errors`. It must not import Spark.
+The package uses only `clonos.kafka`, `clonos.settings`, `clonos.private_folders`, `clonos.faults` and `clonos.errors`.
+It must not import Spark.
 """

@@ -1,5 +1,7 @@
 """Claiming a job: a driver becomes the owner of the job's causal log (invariant 2).
 
+A claim that follows one of another platform is refused before step 1, unless the job is adopted.
+
 1. Open control's transactional id. This fences the previous driver's writer and aborts its open transaction.
 2. Read control: the newest claim, lane assignments, plans and committed epochs.
 3. Commit a claim of the next generation on control.
@@ -26,9 +28,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from clonos.errors import CausalLogDamaged, ClonosError, EpochFailed, ForeignRecord, Superseded
+from clonos.errors import CausalLogDamaged, ClonosError, EpochFailed, ForeignRecord, JobForeign, Superseded
 from clonos.faults import reach
-from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
+from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, known_control, lane_id
+from clonos.log.platform_identity import Platform, refuse, taken_over
 from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, Plan, Record, Resolution, encode
@@ -194,9 +197,12 @@ class Claimant:
         claim_ids: Claim ids of this process so far.
         code: Hash of the job's code.
         code_parts: The parts of that code, name → hash or version.
+        platform: The platform of the driver; None if it is unknown, which follows claims of all platforms.
+        adopt: Whether the first claim may follow a claim of another platform.
 
     Attributes:
         claim_ids: Claim ids of this process so far. A claim that failed counts if it may still become visible.
+        platform: The platform of the driver.
     """
 
     def __init__(
@@ -207,12 +213,16 @@ class Claimant:
         *,
         code: str = "",
         code_parts: Mapping[str, str] | None = None,
+        platform: Platform | None = None,
+        adopt: bool = False,
     ) -> None:
         self._kafka = kafka
         self._job = job
         self._code = code
         self._code_parts = dict(code_parts or {})
+        self._adopt = adopt
         self.claim_ids = frozenset(claim_ids)
+        self.platform = platform
 
     def claim(
         self,
@@ -239,6 +249,8 @@ class Claimant:
             had: Whether the job had a log before: then none is created, as after a claim by this process.
 
         Raises:
+            JobForeign: Another platform has claimed the job. Nothing was written; and nothing was fenced, unless that
+                claim came after the last look at the log.
             Superseded: Another driver claimed in between, or owned the log already.
             CausalLogDamaged: The log's owner cannot be read.
             EpochFailed: A transaction failed, and no other driver claimed the log; a retry may succeed.
@@ -250,13 +262,20 @@ class Claimant:
             # Before step 1 fences: a process that was superseded must not disturb its successor.
             tail = reader.tail(CONTROL)
             self._check_own(tail.record.owner if tail else None)
+        follower = prepared.control if prepared is not None else ControlFollower()
+        if not restart:
+            # A standby has read the log: its takeover asks Kafka no more than before.
+            follows = prepared is not None and bool(prepared.topic)
+            self._check_platform(prepared.state if prepared is not None and follows else follower.catch_up(reader))
         producer = _open_producer(kafka, control_id(job), topic, prepared)  # step 1
         try:
             reach("control-initialised")
-            state = (prepared.control if prepared is not None else ControlFollower()).catch_up(reader)  # step 2
+            state = follower.catch_up(reader)  # step 2
             newest = state.owner
             if restart:
                 self._check_own(newest)
+            else:
+                self._check_platform(state)
             if request_key and state.claim is not None and state.claim.request_key == request_key:
                 new_lineage = None
             owner = _successor(newest, new_lineage is not None)
@@ -278,6 +297,7 @@ class Claimant:
                 code_parts=self._code_parts,
                 topic_ids=dict(state.topic_ids) if new_lineage is None else {},
                 dropped=tuple(sorted((state.dropped | set(dropped)) - set(sinks))),
+                platform=self.platform,
             )
             ended = _ended_plans(state, new_lineage) if new_lineage is not None else []
             plans = [plan for plan in ended if plan.query in carry]
@@ -326,11 +346,41 @@ class Claimant:
             if time.monotonic() >= deadline or wait(_CLAIM_POLL_S):
                 return
 
+    def taken_over(self) -> JobForeign | None:
+        """The error of this process if a driver of another platform superseded it; None: no other platform did, or
+        the log cannot be read.
+        """
+        if self.platform is None:
+            return None
+        try:
+            state = known_control(self._kafka, self._job)
+        except ClonosError:
+            return None
+        claim = state.claim if state is not None else None
+        if claim is None or claim.platform is None or claim.platform.id == self.platform.id:
+            return None
+        return taken_over(self._job, self.platform, claim.platform, claim.timestamp_ms)
+
+    def _check_platform(self, state: ControlState) -> None:
+        if self.platform is not None and not self._adopt:
+            require_own(self._job, self.platform, state.claim)
+
     def _check_own(self, owner: Owner | None) -> None:
         if owner is None:
             raise log_deleted(log_topic(self._job))
         if owner.claim_id not in self.claim_ids:
             raise Superseded(f"Generation {owner} owns the job now; it was claimed by another driver.")
+
+
+def require_own(job: str, platform: Platform, claim: Claim | None) -> None:
+    """Check that the newest claim of a job is not one of another platform than `platform`.
+
+    Raises:
+        JobForeign: It is one of another platform.
+    """
+    owner = claim.platform if claim is not None else None
+    if claim is not None and owner is not None and owner.id != platform.id:
+        refuse(job, platform, owner, claim.timestamp_ms)
 
 
 def claim(

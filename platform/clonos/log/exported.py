@@ -63,6 +63,7 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "code_parts": record.code_parts,
                 "topic_ids": record.topic_ids,
                 "dropped": record.dropped,
+                "platform": asdict(record.platform) if record.platform else None,
             }
         case AssignLanes():
             return {"assignments": _assignments(record.assignments)}

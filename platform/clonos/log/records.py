@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from clonos.errors import ForeignRecord, LogFormatUnsupported
+from clonos.log.platform_identity import Platform
 
 VERSION: Final = b"\x03"
 _RESERVED_VERSIONS: Final = range(1, 9)  # control characters, which no text starts with
@@ -124,6 +125,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
     code_parts: dict[str, str] = {}  # on control: the parts of that code, name → hash or version
     topic_ids: dict[str, str] = {}  # on control: topic → Kafka's id of it, for all topics of the lineage's plans
     dropped: tuple[str, ...] = ()  # on control: queries that the job had before, and dropped
+    platform: Platform | None = None  # on control: the platform of the owner; None: an older version, or unknown
 
 
 class AssignLanes(msgspec.Struct, frozen=True, tag="assign-lanes"):

@@ -161,11 +161,15 @@ class RunSpec(Resource):
         stop_timeout_s: Seconds until a driver that does not stop is killed.
         restart: How the agent restarts the driver; null: it does not.
         start_from: Older point from which the job starts; null: it continues.
+        platform: Identity of the control plane, for the claims of the driver; empty: unknown.
+        adopt: Take over the job from another platform.
     """
 
     run: str
     job: str
     name: str
+    platform: str = ""
+    adopt: bool = False
     owner: str = ""
     folder_owners: list[str] = Field(default_factory=list)
     owner_number: int = 0

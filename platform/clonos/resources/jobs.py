@@ -102,6 +102,35 @@ class StartFrom(Resource):
         return self
 
 
+class StartRequest(StartFrom):
+    """The request to start a job: from its checkpoint, or from the older point that `savepoint` or `epoch` names.
+
+    Attributes:
+        savepoint: Id of a savepoint of a job of the same owner.
+        epoch: Alternatively a retained epoch of the job's own checkpoint.
+        publish_again: Publish the records after that point again; as in `StartFrom`.
+        adopt: Take over the job from another platform that has claimed its causal log: another control plane, or
+            ``clonos run``. The flag is valid for this one start, and the audit log records it.
+    """
+
+    adopt: bool = False
+
+    @model_validator(mode="after")
+    def _one_point(self) -> StartRequest:
+        if self.savepoint is not None and self.epoch is not None:
+            raise ValueError("name a savepoint or an epoch, and not both")
+        if self.publish_again and self.point is None:
+            raise ValueError("publish_again needs a savepoint or an epoch")
+        return self
+
+    @property
+    def point(self) -> StartFrom | None:
+        """The older point; None: the checkpoint."""
+        if self.savepoint is None and self.epoch is None:
+            return None
+        return StartFrom(savepoint=self.savepoint, epoch=self.epoch, publish_again=self.publish_again)
+
+
 class ResolveRequest(Resource):
     """The user's decision about an epoch in doubt, which stops a job. The job starts with it, and the causal log
     keeps it.
@@ -147,12 +176,14 @@ class JobCreate(Resource):
         artifact: SHA-256 of the uploaded code; `spec.spec.main` is a path inside of it.
         start: Whether the job starts at once.
         start_from: Start from an older point of another job, or of a deleted job of the same name.
+        adopt: As in `StartRequest`, for the first start.
     """
 
     spec: JobSpec
     artifact: str = Field(pattern=r"^[0-9a-f]{64}$")
     start: bool = True
     start_from: StartFrom | None = None
+    adopt: bool = False
 
 
 class JobPatch(Resource):

@@ -118,15 +118,38 @@ def test_transactions_of_a_killed_driver_are_ended_if_no_other_driver_follows(
 ) -> None:
     """ABSENT: a standby may have taken over, and its producers must not be fenced."""
     ended = tmp_path / "ended"
-    command = (sys.executable, "-c", f"import sys; open({str(ended)!r}, 'a').write(sys.argv[1])", "{job}")
+    program = f"import sys; open({str(ended)!r}, 'a').write(' '.join(sys.argv[1:]))"
+    command = (sys.executable, "-c", program, "{job}", "{platform}")
     code = api.upload(b"running(); time.sleep(600)")
-    api.assign(run_spec(run, code))
+    api.assign(run_spec(run, code, platform="c0ffee"))
     host(ending_command=command)
     reported(api, run, "RUNNING")
-    api.assign(run_spec(run, code, desired, stop_mode="force"))
+    api.assign(run_spec(run, code, desired, stop_mode="force", platform="c0ffee"))
     reported(api, run, "EXITED", final=True)
     assert ended.exists() is ends
-    assert not ends or ended.read_text() == "fake", "before the end is reported"
+    assert not ends or ended.read_text() == "fake c0ffee", "before the end is reported"
+
+
+def test_an_adoption_holds_for_one_claim(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    """A driver that another platform has fenced must not take the log back."""
+    seen = tmp_path / "seen"
+    code = f"""
+open({str(seen)!r}, "a").write(f"{{sys.argv}}\\n")
+number = len(open({str(seen)!r}).readlines())
+if number > 1:
+    running(number)
+if number < 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.pause()
+"""
+    api.assign(run_spec(run, api.upload(code.encode()), platform="c0ffee", adopt=True))
+    host()
+    reported(api, run, "RUNNING", attempts=3)
+    without_claim, first_claim, third = seen.read_text().splitlines()
+    assert "--adopt" in without_claim
+    assert "--adopt" in first_claim
+    assert "--adopt" not in third
+    assert "'--platform', 'c0ffee the control plane at http://" in third
 
 
 def test_unresponsive_driver_is_killed_and_restarted(

@@ -104,7 +104,8 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
         agent.register()
         run = place(api, agent, "words")
         large = upload(client, LARGE, "large.py")
-        create_job(client, "idle", start=False, start_from={"epoch": 3, "publish_again": True})
+        create_job(client, "idle", start=False, start_from={"epoch": 3, "publish_again": True}, adopt=True)
+        (platform,) = {order["platform"] for order in agent.work()["runs"]}
         assert get(client, "/jobs/words")["state"] == "RUNNING"
         upgrade = {"artifact": upload(client, b"# newer\n" + CODE)}
         begun = client.post("/jobs/words/upgrade", json=upgrade, headers={"If-Match": '"1"'})
@@ -121,7 +122,7 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
     assert done.tokens == 1
     assert (new_home / "admin.token").stat().st_mode & 0o777 == 0o600
     with schema.engine_of(new_url).connect() as connection:
-        pending = connection.execute(select(JobRow.name).where(JobRow.start_from.is_not(None))).all()
+        pending = connection.execute(select(JobRow.name).where(JobRow.start_from.is_not(None) | JobRow.adopt)).all()
     assert pending == [], "a start from an older point may have been executed since the backup"
 
     with serving(new_home, new_url) as api, api.client() as client:
@@ -143,6 +144,8 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
             assert client.post("/jobs/words/start").status_code == 202
             (order,) = eventually(lambda: agent.work()["runs"], "a request starts the job")
             assert order["run"] != run
+            assert order["platform"] == platform, "its claims follow those of the lost control plane"
+            assert not order.get("adopt")
         entries = get(client, "/audit?action=backup.restore")["data"]
         assert [entry["detail"]["stopped_jobs"] for entry in entries] == [1]
 

@@ -68,7 +68,10 @@ def test_a_job_from_creation_to_deletion(leading: Served, name: str) -> None:
         agent.register()
         created = client.post("/jobs", json={"spec": spec(name), "artifact": upload(client)})
         assert created.status_code == 201, created.text
-        run = _order(agent, name, "RUNNING")["run"]
+        first = _order(agent, name, "RUNNING")
+        run = first["run"]
+        assert len(first["platform"]) == 32
+        assert not first.get("adopt")
         assert client.get(f"/jobs/{name}").json()["state"] == "STARTING"
         _run(agent, run, name, 1)
         job = _reaches(client, name, "RUNNING")
@@ -90,14 +93,18 @@ def test_a_job_from_creation_to_deletion(leading: Served, name: str) -> None:
         savepoint = _ends(client, saving)["result"]["savepoint"]
         assert client.get(f"/savepoints/{savepoint}").json()["state"] == "COMPLETED"
 
-        starting = client.post(f"/jobs/{name}/start", json={"savepoint": savepoint, "publish_again": True})
+        from_savepoint = {"savepoint": savepoint, "publish_again": True, "adopt": True}
+        starting = client.post(f"/jobs/{name}/start", json=from_savepoint)
         order = _order(agent, name, "RUNNING")
         assert order["run"] != run
+        assert (order["platform"], order["adopt"]) == (first["platform"], True)
         assert order["start_from"]["savepoint"] == savepoint
         assert order["restore_location"] == client.get(f"/savepoints/{savepoint}").json()["location"]
         _run(agent, order["run"], name, 2)
         assert _ends(client, starting)["state"] == "COMPLETED"
         assert _reaches(client, name, "RUNNING")["generation"] == 2
+        # A driver that another platform fences later must not take the log back.
+        eventually(lambda: not _order(agent, name, "RUNNING").get("adopt"), "the first claim uses the adoption up")
 
         deleting = client.delete(f"/jobs/{name}")
         desired = eventually(

@@ -484,6 +484,18 @@ def test_a_job_that_an_epoch_in_doubt_stopped_has_a_button_for_each_decision(
         assert "/resolve" not in client.get(f"/jobs/{job}").text
 
 
+def test_a_job_of_another_platform_has_a_button_that_adopts_it(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    failure = Failure(error="job-foreign", what="It belongs to another platform.", hint="use --adopt.")
+    write(api, changed(job, state="FAILED", desired_state="STOPPED", failure=failure.model_dump(mode="json")))
+    with browser() as client:
+        shown = client.get(f"/jobs/{job}").text
+    (body,) = re.findall(r"<button data-call=\"POST [^ \"]+/start\" data-body='([^']*)'[^>]*>Adopt</button>", shown)
+    assert json.loads(html.unescape(body)) == {"adopt": True}
+    with browser(Role.VIEWER) as client:
+        assert "Adopt" not in client.get(f"/jobs/{job}").text
+
+
 def test_an_exception_shows_its_stack_trace(api: Served, browser: Browser, name: str) -> None:
     job, _ = write(api, guarded(name))
 

@@ -487,6 +487,31 @@ async def test_a_resolution_reaches_the_next_driver_once(database: Database, pla
         assert (await users.runs())[-1].order["accept_new_code"] is False
 
 
+async def test_an_adoption_holds_for_one_start(database: Database, placing: Placing) -> None:
+    users = Users(database)
+
+    async def start(*, adopt: bool) -> JobRow:
+        async with database.transaction() as session:
+            row = await jobs.get(session, "words")
+            return await jobs.desire(session, row, DesiredState.RUNNING, adopt=adopt)
+
+    await users.submit(start=False)
+    assert (await start(adopt=True)).adopt
+    assert not (await start(adopt=False)).adopt, "the newest request decides"
+    await start(adopt=True)
+    async with reconciling(database, placing), running_hosts(database, "a"):
+        job = await users.until("RUNNING")
+        assert not job.adopt
+        (run,) = await users.runs()
+        assert not run.order["adopt"], "later attempts do not have it"
+        assert not (await start(adopt=True)).adopt, "a running job is left unchanged"
+        await users.ended(await users.ask("restart"))
+        first, second = await users.runs()
+        assert not second.order["adopt"]
+        assert len(first.order["platform"]) == 32
+        assert second.order["platform"] == first.order["platform"]
+
+
 async def test_a_savepoint_of_a_running_job_and_its_deletion_are_done_by_an_agent(
     database: Database, placing: Placing
 ) -> None:

@@ -145,7 +145,7 @@ def _cause_of_recovery(job: JobFacts) -> Failure | None:
 
 def _first_claim(job: JobFacts, run: RunFacts) -> list[Decision]:
     """Records the changes of a start's first claim."""
-    changed = job.start_from or job.resolutions or (job.local and job.home != run.host)
+    changed = job.start_from or job.resolutions or job.adopt or (job.local and job.home != run.host)
     return [RecordFirstClaim(run.host)] if (run.claimed or run.running) and changed else []
 
 
@@ -267,7 +267,7 @@ def _standby_for(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> StandbyFa
     changed specification counts from the next start. A standby on another host is preferred: the host of the driver may
     be the cause of the failure.
     """
-    if job.start_from or job.resolutions or (run is not None and (run.finish_for or run.continued)):
+    if job.start_from or job.resolutions or job.adopt or (run is not None and (run.finish_for or run.continued)):
         return None
     ready = [
         standby
