@@ -10,13 +10,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clonos.agent.restoring import require_unpublished, restore
 from clonos.agent.task_process import execute
-from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner, check_checkpoint, read_owner, text_in
+from clonos.driver.checkpoint_owner import (
+    OWNER_FILE,
+    JobOwner,
+    OwnerFile,
+    check_checkpoint,
+    encode,
+    read_owner,
+    text_in,
+)
 from clonos.driver.savepoint import take_savepoint
-from clonos.errors import CheckpointForeign, SavepointMissing, SpecError, WouldPublishAgain
+from clonos.errors import CheckpointForeign, JobForeign, SavepointMissing, SpecError, WouldPublishAgain
 from clonos.log.control import ControlState
+from clonos.log.platform_identity import Platform
 from clonos.resources.hosts import HostTask
 from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
@@ -102,6 +112,32 @@ def test_the_same_name_of_another_subject_is_another_job(tmp_path: Path) -> None
     file = read_owner(text_in(theirs))
     assert file is not None
     assert (file.subject, file.savepoint) == ("root", False)
+
+
+def test_a_checkpoint_of_another_control_plane_needs_an_adoption(tmp_path: Path) -> None:
+    """Two control planes may share a mount, and have subjects of the same name."""
+    east = Platform("e" * 32, "the control plane at https://east", control_plane=True)
+    west, home = replace(east, id="w" * 32, name="west"), Platform("h" * 32, "`clonos run`")
+    file = OwnerFile("orders", "ada", 1, platform=east)
+    folder = checkpoint(tmp_path / "orders", 3)
+    (folder / OWNER_FILE).write_text(encode(file))
+    for other in (west, home):
+        with pytest.raises(JobForeign, match=r"the checkpoint of orders of the control plane at https://east; this is"):
+            restore(str(folder), str(folder), 1, "w1", owner=JobOwner("orders", ("ada",), other))
+    assert epochs_of(folder) == ["0", "1", "2"]
+    assert read_owner(text_in(folder)) == file
+    restore(str(folder), str(folder), 1, "w1", owner=JobOwner("orders", ("ada",), west, adopt=True))
+    assert epochs_of(folder) == ["0", "1"]
+    check_checkpoint(text_in(folder), JobOwner("orders", ("ada",), west), str(folder))
+    with pytest.raises(JobForeign, match="job start orders --adopt"):
+        check_checkpoint(text_in(folder), JobOwner("orders", ("ada",), east), str(folder))
+    check_checkpoint(text_in(folder), JobOwner("orders", ("ada",)), str(folder))  # an agent of an older version
+    # Savepoints are handed over: they name no platform.
+    take_savepoint(str(folder), str(tmp_path / "saved"), owner=JobOwner("orders", ("ada",), west))
+    restore(str(tmp_path / "east"), str(tmp_path / "saved"), None, "w1", owner=JobOwner("orders", ("ada",), east))
+    copied = read_owner(text_in(tmp_path / "east"))
+    assert copied is not None
+    assert copied.platform == east
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run tasks as another user")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clonos.agent import restoring
 from clonos.agent.ending import end_transactions
 from clonos.errors import JobForeign, Superseded
 from clonos.log.claiming import Claimant, Ownership
@@ -106,7 +107,7 @@ def test_a_standby_that_has_not_read_the_adoption_writes_nothing(kafka: KafkaSet
     with pytest.raises(JobForeign):
         claimant(kafka, name, EAST).claim(prepared=connections)
     assert ends(kafka, own) == before
-    adopter.claim()  # it was fenced, and goes on
+    adopter.claim()  # it was fenced, and continues
 
 
 def test_claims_without_identity_follow_and_are_followed(kafka: KafkaSettings, name: str) -> None:
@@ -123,6 +124,28 @@ def test_a_killed_driver_does_not_end_the_transactions_of_another_platform(kafka
     assert end_transactions(kafka, name, EAST.id) == 0
     own.ensure_lanes("out", 2)  # not fenced
     assert end_transactions(kafka, name, WEST.id) == 3
+
+
+def test_a_restore_leaves_the_checkpoint_if_the_log_is_of_another_platform(
+    kafka: KafkaSettings, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver of another platform may use that checkpoint: an owner file of an older version does not name it."""
+    monkeypatch.setenv("CLONOS_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+    claimant(kafka, name, WEST).claim()
+    folder = tmp_path / "checkpoint"
+    for log in ("offsets", "commits"):
+        (folder / "out" / log).mkdir(parents=True)
+        (folder / "out" / log / "0").write_text("v1")
+    (folder / "out" / "metadata").write_text("{}")
+    spec = tmp_path / "job.yaml"
+    spec.write_text(f"{{metadata: {{name: {name}}}, spec: {{main: job.py, checkpoint: '{folder}'}}}}")
+    before = sorted(path.relative_to(tmp_path) for path in folder.rglob("*"))
+    command = ("clonos", "run", "--platform", EAST.option)
+    with pytest.raises(SystemExit) as ended:
+        restoring.main(str(spec), str(tmp_path / "events"), str(folder), "0", "w1", "publish-again", *command)
+    assert ended.value.code == JobForeign.exit_code
+    assert sorted(path.relative_to(tmp_path) for path in folder.rglob("*")) == before
+    assert "job-foreign" in (tmp_path / "events").read_text()
 
 
 def test_a_home_gets_one_identity(tmp_path: Path) -> None:

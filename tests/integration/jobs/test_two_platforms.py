@@ -102,7 +102,7 @@ def test_the_second_platform_is_refused_until_it_adopts_the_job(
     assert EAST.name in refused.failure.what
     assert not events_of(refused, "restart")
     words.feed()
-    east.await_(lambda: words.all_published, "the first platform goes on")
+    east.await_(lambda: words.all_published, "the first platform continues")
     assert len(events_of(east, "claimed")) == 1, "it was not fenced"
 
     west = start(checkpoint=str(tmp_path / "west"), platform=WEST, adopt=True)
@@ -123,7 +123,7 @@ def test_the_second_platform_is_refused_until_it_adopts_the_job(
     assert isinstance(other.failure, JobForeign)
     assert "is the checkpoint of" in other.failure.what
     words.feed()
-    west.await_(lambda: words.all_published, "the second platform goes on")
+    west.await_(lambda: words.all_published, "the second platform continues")
     assert len(events_of(west, "claimed")) == 1
     words.check()
 
