@@ -19,7 +19,7 @@ def read_token(file: Path) -> str:
         raise LocalPlatformFailed(
             f"The token of this machine's control plane cannot be read: {error}.",
             hint="remove control-plane.db in CLONOS_HOME to start with an empty control plane and a new token; "
-            "checkpoints and output of jobs stay, and jobs of the same names continue with `clonos submit PATH --adopt`.",
+            "checkpoints and output of jobs stay; the jobs continue with `clonos submit PATH --adopt`.",
         ) from error
 
 
