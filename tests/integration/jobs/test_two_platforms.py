@@ -145,6 +145,8 @@ def test_without_a_control_plane_the_job_is_where_its_checkpoint_is(
 
 @pytest.mark.full
 def test_clonos_run_in_two_homes(kafka: KafkaSettings, words: Words, name: str, tmp_path: Path) -> None:
+    started: list[ChildProcess] = []
+
     def run(home: str, *options: str) -> ChildProcess:
         folder = tmp_path / home
         folder.mkdir(exist_ok=True)
@@ -161,16 +163,16 @@ def test_clonos_run_in_two_homes(kafka: KafkaSettings, words: Words, name: str, 
             "CLONOS_HOME": str(folder),
             "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         }
-        return ChildProcess(command, environment, folder / f"log{''.join(options)}")
+        started.append(ChildProcess(command, environment, folder / f"log-{len(started)}"))
+        return started[-1]
 
     def published(process: ChildProcess) -> None:
         words.feed()
         eventually(lambda: words.all_published or not process.running, "it publishes", timeout_s=_DEADLINE_S)
         assert process.running, process.tail()
 
-    first = run("first")
-    adopting = None
     try:
+        first = run("first")
         published(first)
         second = run("second")
         assert second.wait() == JobForeign.exit_code, second.tail()
@@ -193,6 +195,5 @@ def test_clonos_run_in_two_homes(kafka: KafkaSettings, words: Words, name: str, 
         assert str(tmp_path / "second") in claims.stdout, claims.stderr
         words.check()
     finally:
-        first.kill()
-        if adopting is not None:
-            adopting.kill()
+        for process in started:
+            process.kill()

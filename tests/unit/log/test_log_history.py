@@ -179,6 +179,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
             "code_parts",
             "topic_ids",
             "dropped",
+            "platform",
         },
         "assign-lanes": {"assignments"},
         "plan": {
