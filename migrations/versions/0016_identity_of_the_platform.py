@@ -1,6 +1,6 @@
 """The identity of the control plane, and starts that take a job over from another platform.
 
-Revision 0015.
+Revision 0016.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015"
-down_revision = "0014"
+revision = "0016"
+down_revision = "0015"
 
 
 def upgrade() -> None:
