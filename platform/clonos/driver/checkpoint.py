@@ -521,21 +521,8 @@ def reconcile(
     repairs = _without_lost_state(checkpoint, query, state, check_retained)
     commits, offsets = checkpoint.commits(), checkpoint.offsets()
     committed = commits[-1] if commits else -1
-    planned = max(state.newest_plan(query), state.committed.get(query, -1))
-    if committed > state.committed.get(query, -1):
-        raise CausalLogDamaged(
-            f"The checkpoint of {query} has committed epoch {committed}, the causal log only "
-            f"{state.committed.get(query, -1)}.",
-            hint="restore the log topic, or start a new lineage (--new-lineage) with a new output topic.",
-        )
     in_doubt = committed + 1
-    if planned >= in_doubt:
-        plan: Plan | None = state.plan(query, in_doubt)
-        if plan is None:
-            raise CheckpointOutdated(
-                f"The checkpoint of {query} ends at epoch {committed}, but epoch {planned} was already published and "
-                f"the log no longer holds the plan of {in_doubt}."
-            )
+    if (plan := next_plan(query, committed, state)) is not None:
         if checkpoint.read_offsets(in_doubt) != plan.offsets:
             checkpoint.write_offsets(in_doubt, plan.offsets)
             repairs.append(f"restored offsets/{in_doubt} from the plan")
@@ -551,6 +538,29 @@ def reconcile(
     if checkpoint.offsets() and checkpoint.restore_metadata():
         repairs.append("restored metadata with a new id")
     return repairs
+
+
+def next_plan(query: str, committed: int, state: ControlState) -> Plan | None:
+    """The plan of the epoch that follows `committed`, the newest one that the checkpoint has; None: it is not planned.
+
+    Raises:
+        CheckpointOutdated: As of `reconcile`.
+        CausalLogDamaged: As of `reconcile`.
+    """
+    planned = max(state.newest_plan(query), state.committed.get(query, -1))
+    if committed > state.committed.get(query, -1):
+        raise CausalLogDamaged(
+            f"The checkpoint of {query} has committed epoch {committed}, the causal log only "
+            f"{state.committed.get(query, -1)}.",
+            hint="restore the log topic, or start a new lineage (--new-lineage) with a new output topic.",
+        )
+    plan = state.plan(query, committed + 1)
+    if planned > committed and plan is None:
+        raise CheckpointOutdated(
+            f"The checkpoint of {query} ends at epoch {committed}, but epoch {planned} was already published and "
+            f"the log no longer holds the plan of {committed + 1}."
+        )
+    return plan
 
 
 def _without_lost_state(

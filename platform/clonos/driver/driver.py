@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
-from clonos.driver.checkpoint import CheckpointDirectory, check_restart, restart_topics
+from clonos.driver.checkpoint import CheckpointDirectory, check_restart, next_plan, restart_topics
 from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
@@ -421,6 +421,8 @@ class Driver:
             published = (published_topics(self._graph, query) for query in self._context.queries)
             self._topic_ids.prefetch(self._positions.topics().union(*published, [log_topic(self._job.spec.name)]))
             self._claimant.platform = self._checkpoint_owner.platform
+            if self._options.adopt and not restart and lineage is None:
+                self._check_adoption()
             own = self._claimant.claim(
                 new_lineage=lineage,
                 request_key=self._options.request_key,
@@ -473,6 +475,18 @@ class Driver:
             for started in running:
                 started.stop()
             own.control.dispose()
+
+    def _check_adoption(self) -> None:
+        """Refuse a job whose newest epochs neither this checkpoint nor the log has, before its driver is fenced.
+
+        Raises:
+            CheckpointOutdated: The checkpoint is not that of the job.
+        """
+        committed = self._positions.committed()  # before the log, which is never behind it
+        state = known_control(self._kafka, self._job.spec.name)
+        if state is not None:
+            for query in self._context.queries:
+                next_plan(query.name, committed.get(query.name, -1), state)
 
     def _check_continuity(self, own: Ownership) -> None:
         """Refuse a job whose sinks or source topics are not those that the log knows."""

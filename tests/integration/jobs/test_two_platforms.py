@@ -16,9 +16,10 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from clonos.driver.options import RunOptions
-from clonos.errors import JobForeign
+from clonos.errors import CheckpointOutdated, JobForeign
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
+from clonos.log.claiming import Claimant
 from clonos.log.platform_identity import Platform
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually, read_committed
@@ -141,6 +142,16 @@ def test_without_a_control_plane_the_job_is_where_its_checkpoint_is(
         thread.join()
         assert thread.failure is None
     words.check()
+
+
+def test_an_adoption_without_the_checkpoint_fences_nothing(
+    kafka: KafkaSettings, start: Callable[..., DriverThread], name: str, tmp_path: Path
+) -> None:
+    own = Claimant(kafka, name, platform=EAST).claim(new_lineage={"out": 300})  # the log has none of their plans
+    west = start(checkpoint=str(tmp_path / "west"), platform=WEST, adopt=True)
+    west.join()
+    assert isinstance(west.failure, CheckpointOutdated)
+    own.ensure_lanes("out", 1)  # it was not fenced
 
 
 @pytest.mark.full
