@@ -216,13 +216,14 @@ def main(
     )
 
     def allow(epochs: Mapping[str, int]) -> None:
-        state = known_control(settings.kafka, job.name)
-        if state is None:
+        own = None if owner.adopt else owner.platform
+        again = publish_again == _PUBLISH_AGAIN
+        if (own is None and again) or (state := known_control(settings.kafka, job.name)) is None:
             return
-        if owner.platform is not None and not owner.adopt:
-            require_own(job.name, owner.platform, state.claim)
+        if own is not None:
+            require_own(job.name, own, state.claim)
         # The control plane checked the reported epochs; the causal log also has the unreported ones.
-        if publish_again != _PUBLISH_AGAIN:
+        if not again:
             require_unpublished(state, epochs)
 
     number = None if epoch == _NO_EPOCH else int(epoch)
