@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,18 @@ def start(spark: SparkSession, kafka: KafkaSettings, words: Words, name: str) ->
     started: list[DriverThread] = []
 
     def begin(**options: Any) -> DriverThread:
-        started.append(DriverThread(spark, kafka, words.job, name, RunOptions(**options)))
+        session = spark.newSession()  # Spark runs two queries of one name only in two sessions
+        started.append(DriverThread(session, kafka, words.job, name, RunOptions(**options)))
         return started[-1]
 
     yield begin
     for thread in started:
         thread.driver.stop()
         thread.join()
+
+
+def _has_claimed(events: Path) -> bool:
+    return events.exists() and '"claimed"' in events.read_text()
 
 
 def events_of(thread: DriverThread, kind: str) -> list[Any]:
@@ -191,6 +197,9 @@ def test_clonos_run_in_two_homes(kafka: KafkaSettings, words: Words, name: str, 
         assert "clonos run … --adopt" in second.tail()
         published(first)
         adopting = run("second", "--adopt")
+        claimed = partial(_has_claimed, tmp_path / "second" / "events.jsonl")
+        eventually(lambda: claimed() or not adopting.running, "the second claims", timeout_s=_DEADLINE_S)
+        words.feed()  # a driver without input writes nothing, and does not notice
         eventually(lambda: not first.running, "the first ends", timeout_s=_DEADLINE_S)
         assert first.exit_code == JobForeign.exit_code, first.tail()
         published(adopting)
