@@ -1,6 +1,6 @@
 """The identity of the control plane, and starts that take a job over from another platform.
 
-Revision 0016.
+Revision 0017.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0016"
-down_revision = "0015"
+revision = "0017"
+down_revision = "0016"
 
 
 def upgrade() -> None:
