@@ -122,6 +122,7 @@ def test_the_second_platform_is_refused_until_it_adopts_the_job(
     assert events_of(east, "failed")[-1]["error"] == JobForeign.slug
     assert len(events_of(east, "restart")) <= 1, "it does not try again"
 
+    claims = len(events_of(west, "claimed"))
     again = start(checkpoint=str(tmp_path / "east"), platform=EAST)
     again.join()
     assert isinstance(again.failure, JobForeign)
@@ -131,7 +132,7 @@ def test_the_second_platform_is_refused_until_it_adopts_the_job(
     assert "is the checkpoint of" in other.failure.what
     words.feed()
     west.await_(lambda: words.all_published, "the second platform continues")
-    assert len(events_of(west, "claimed")) == 1
+    assert len(events_of(west, "claimed")) == claims, "it was not fenced"
     words.check()
 
 
