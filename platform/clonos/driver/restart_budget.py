@@ -168,7 +168,7 @@ def _refused(text: str) -> ClonosError | None:
         return UncomputableValue(
             f"Spark cannot compute a value: [{data['name']}] {_sentence(data['text'])}",
             hint="use a function that returns null instead, such as try_cast, try_divide, try_to_timestamp or "
-            f"try_element_at, or remove such records before. {JobCodeError.hint_default}",
+            f"try_element_at, or remove such records before; then {JobCodeError.hint_default}",
         )
     # Before the missing files and full disks: the state is in the checkpoint.
     if _DAMAGED_STATE.search(text):
@@ -204,7 +204,7 @@ _RESTORE_STATE: Final = (
 )
 _WRONG_TYPE_HINT: Final = (
     "convert the column, for example with .cast(pyarrow.int32()), or declare the type that the function returns; then "
-    "run the changed job. " + JobCodeError.hint_default
+    + JobCodeError.hint_default
 )
 
 
