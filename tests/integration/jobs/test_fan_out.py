@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import clonos
 from clonos import faults
+from clonos.audit.output_audit import audit_output
 from clonos.causal.stable_id import NAMESPACE
 from clonos.errors import EpochFailed, SpecError
 from clonos.formats import Json
@@ -93,6 +94,8 @@ def test_all_topics_get_the_same_answers_exactly_once(
     assert len(values(kafka, every)) == 40
     assert len({record["id"] for record in published.values()}) == 40
     assert sorted(values(kafka, even), key=lambda record: record["n"]) == [published[n] for n in range(0, 40, 2)]
+    audit = audit_output(kafka, name, seconds=1)  # no query names a topic: the log does
+    assert (audit.clean, audit.verified.keys(), audit.records) == (True, {"out"}, 60), audit
 
 
 def test_poison_records_become_dead_letters_once(
