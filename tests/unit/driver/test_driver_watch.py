@@ -191,7 +191,7 @@ class Restarted:
             "Any", SimpleNamespace(queries=[SimpleNamespace(name="out", sink=sink)], sources=[])
         )
         self.owner_check: ClonosError | None = None
-        self.driver.__dict__["_checkpoint_owner"] = SimpleNamespace(check=self._check_owner)
+        self.driver.__dict__["_checkpoint_owner"] = SimpleNamespace(check=self._check_owner, platform=None)
         monkeypatch.setattr(self.driver, "_directory", lambda _query: directory)
         monkeypatch.setattr(Driver, "_positions", SimpleNamespace(topics=lambda: {"in"}))
         monkeypatch.setattr(driver_module, "known_control", lambda *_: state)
@@ -279,7 +279,7 @@ def test_a_takeover_reads_the_commits_of_the_queries_once(
     monkeypatch.setattr(driver_module, "published_topics", lambda *_: set())
     monkeypatch.setattr(driver, "_check_continuity", lambda _own: None)
     monkeypatch.setattr(driver, "_job", replace(driver._job, code="code"))
-    driver.__dict__["_checkpoint_owner"] = SimpleNamespace(write=lambda _lineage: None)
+    driver.__dict__["_checkpoint_owner"] = SimpleNamespace(write=lambda _lineage: None, platform=None)
     driver._context.pins = cast("Any", SimpleNamespace(answers={}))
     driver._context.queries[0].sink = cast("Any", SimpleNamespace(**vars(BY_MARKERS), delivery="exactly-once"))
 
