@@ -1,98 +1,77 @@
-"""The reference of events, from the calls that create them."""
+"""The references of events: those of the control plane, and those of drivers."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Final
 
 from markdown_text import NOTE, code, prose, table
 
+from clonos.resources.event_types import EVENT_KINDS
+from clonos.telemetry.driver_events import TYPES, Counted, DriverEvent, Report
 
-def page(root: Path) -> str:
-    """The page of all types of events.
+_SHARED: Final[Mapping[type[DriverEvent], str]] = {Report: "*fields of an error*", Counted: "*counts*"}
 
-    Args:
-        root: The repository.
-    """
-    rows: dict[str, tuple[str, set[str]]] = {}
-    for file in sorted((root / "api/clonos_api").rglob("*.py")):
-        for kind, meaning, keys in _created(ast.parse(file.read_text())):
-            rows[kind] = (rows[kind][0] if kind in rows else meaning, keys | (rows[kind][1] if kind in rows else set()))
+
+def page() -> str:
+    """The page of all types of events."""
+    kinds = sorted(EVENT_KINDS.items())
+    drivers = sorted(TYPES.items())
     return "\n".join(
         [
-            "# Events of the control plane",
+            "# Events",
             "",
             NOTE,
             "",
+            "## Of the control plane",
+            "",
             "`clonos events -f` and `GET /api/v1/events` follow these events. Each also has `seq`, `at`, and the ids "
-            "of its job and host, if it is about one. What a driver reports of itself is in "
-            "[observing](../observing.md#events).",
+            "of its job and host, if it is about one.",
             "",
             table(
-                ["type", "created when the control plane does this", "fields of `data`"],
-                [(code(kind), text, ", ".join(map(code, sorted(keys)))) for kind, (text, keys) in sorted(rows.items())],
+                ["type", "when", "fields of `data`"],
+                [(code(name), kind.when, ", ".join(map(code, kind.fields))) for name, kind in kinds],
             ),
+            "## Of a driver",
+            "",
+            "`clonos run --events FILE` and `-o json` write these events ([observing](../observing.md#events)). Each "
+            "also has `job`, `generation` (of the newest claim; 0 before the first) and `at` (seconds since 1970). "
+            "Log lines omit the fields that are in italics.",
+            "",
+            table(["event", "when", "fields"], [(code(name), _when(kind), _fields(kind)) for name, kind in drivers]),
+            "Fields of several events:",
+            "",
+            *(f"- {title}: {_fields(base)}." for base, title in _SHARED.items()),
         ]
     )
 
 
-def _created(tree: ast.Module) -> Iterator[tuple[str, str, set[str]]]:
-    """Type, meaning and keys of each event that a module creates with ``events.append``."""
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for call in ast.walk(function):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "events.append" and len(call.args) > 1:
-                for kind, creator in _kinds(call.args[1], function, tree):
-                    yield kind, prose((ast.get_docstring(creator) or "").partition("\n\n")[0]), _keys(call, function)
+def _when(kind: type[DriverEvent]) -> str:
+    return _linked(prose(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]))
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+def _fields(kind: type[DriverEvent]) -> str:
+    meanings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        meanings |= _attributes(base)
+    shared = next((base for base in _SHARED if issubclass(kind, base) and kind is not base), DriverEvent)
+    own = [name for name in kind.__struct_fields__ if name not in shared.__struct_fields__]
+    texts = [
+        f"{f'*{code(name)}*' if name in kind.long else code(name)}: {_linked(meanings[name].rstrip('.'))}"
+        for name in own
+    ]
+    return "; ".join([*texts, *([_SHARED[shared]] if shared in _SHARED else [])])
 
 
-def _kinds(node: ast.expr, function: _Function, tree: ast.Module) -> Iterator[tuple[str, _Function]]:
-    """The types, each with the function that creates the event. A parameter has the values of the module's calls."""
-    if isinstance(node, ast.Constant):
-        yield str(node.value), function
-        return
-    if isinstance(node, ast.IfExp):
-        yield from (*_kinds(node.body, function, tree), *_kinds(node.orelse, function, tree))
-        return
-    assert isinstance(node, ast.Name), ast.unparse(node)
-    for statement in ast.walk(function):
-        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == node.id and statement.value:
-            yield from _kinds(statement.value, function, tree)
-            return
-    position = [argument.arg for argument in function.args.args].index(node.id)
-    for caller in ast.walk(tree):
-        if isinstance(caller, _Function):
-            for call in ast.walk(caller):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == function.name:
-                    argument = call.args[position]
-                    assert isinstance(argument, ast.Constant), ast.unparse(argument)
-                    yield str(argument.value), caller
+def _attributes(kind: type) -> Mapping[str, str]:
+    """Attribute → its meaning, from the section `Attributes` of a class's docstring."""
+    _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
+    entries = re.split(r"\n    (?=\w+: )", "\n" + section)
+    return {name: prose(text) for name, _, text in (entry.partition(": ") for entry in entries[1:])}
 
 
-def _keys(call: ast.Call, function: ast.AST) -> set[str]:
-    data = next((keyword.value for keyword in call.keywords if keyword.arg == "data"), None)
-    if isinstance(data, ast.Name):
-        keys: set[str] = set()
-        for node in ast.walk(function):
-            match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as value) if name == data.id:
-                    keys |= _texts(value)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Dict() as value) if name == data.id:
-                    keys |= _texts(value)
-                case ast.AugAssign(target=ast.Name(id=name), value=ast.Dict() as value) if name == data.id:
-                    keys |= _texts(value)
-                case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key))]):
-                    keys |= {str(key)} if name == data.id else set()
-                case _:
-                    pass
-        return keys
-    return _texts(data) if isinstance(data, ast.Dict) else set()
-
-
-def _texts(node: ast.Dict) -> set[str]:
-    return {str(key.value) for key in node.keys if isinstance(key, ast.Constant)}
+def _linked(text: str) -> str:
+    """The text with links that hold in a page below ``reference``."""
+    return re.sub(r"\]\((?=\w)", "](../", text)

@@ -46,7 +46,7 @@ def _generated() -> Mapping[str, str]:
         "reference/job-yaml.md": settings_pages.job_page(),
         "reference/cluster-yaml.md": settings_pages.cluster_page(),
         "reference/settings.md": settings_pages.settings_page(),
-        "reference/events.md": events.page(ROOT),
+        "reference/events.md": events.page(),
         "reference/metrics.md": metrics.page(),
         "runbook/index.md": alerts.index(ROOT),
         "adr/index.md": links.decisions(ROOT),

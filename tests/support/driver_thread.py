@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -12,8 +13,9 @@ from clonos.driver.options import RunOptions
 from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import Event, Events
+from clonos.telemetry.events import Events
 from clonos.testing.harness import eventually
+from support.event_fields import into
 
 
 class DriverThread:
@@ -28,10 +30,10 @@ class DriverThread:
     def __init__(
         self, spark: SparkSession, kafka: KafkaSettings, function: JobFunction, name: str, options: RunOptions
     ) -> None:
-        self.events: list[Event] = []
+        self.events: list[dict[str, Any]] = []
         self.failure: Exception | None = None
         spec = JobSpec(metadata=Metadata(name=name), spec=Spec())
-        self.driver = Driver(Job(function, spec, "1"), spark, kafka, Events(name, None, [self.events.append]), options)
+        self.driver = Driver(Job(function, spec, "1"), spark, kafka, Events(name, None, [into(self.events)]), options)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 

@@ -20,6 +20,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsBatch
 from clonos.resources.jobs import OperatorMetrics, QueryMetrics
+from clonos.telemetry.driver_events import (
+    Following,
+    Kafka,
+    Lag,
+    OpenTransactions,
+    Rehearsed,
+    Retention,
+    Truncated,
+)
 from clonos_api.store import counters, generations, job_exceptions, job_graph, recoveries, series, standbys
 from clonos_api.store.db.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
@@ -29,18 +38,12 @@ from clonos_api.store.ingest import (
     ErrorReported,
     Fact,
     Fenced,
-    Following,
     IngestState,
-    KafkaSeen,
-    Lag,
     NoInput,
-    OpenTransactions,
-    Rehearsed,
-    Retention,
-    Truncated,
     Unreadable,
     WaitsFor,
     fold,
+    moment,
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
@@ -143,9 +146,9 @@ class _Ingestion:
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
-                    self._open(fact.generation, {topic: at.isoformat() for topic, at in fact.topics.items()})
-                case KafkaSeen():
-                    silent = fact.silent_since.isoformat() if fact.silent_since is not None else None
+                    self._open(fact.generation, {topic: moment(at).isoformat() for topic, at in fact.topics.items()})
+                case Kafka():
+                    silent = moment(fact.silent_since).isoformat() if fact.silent_since is not None else None
                     seen = {"brokers": fact.brokers, "under_replicated": fact.under_replicated, "silent_since": silent}
                     self._report(fact.generation, kafka=seen)
                 case WaitsFor():
@@ -153,10 +156,10 @@ class _Ingestion:
                     self._report(fact.generation, waiting=waiting)
                 case Truncated():
                     self.sums["truncations"] += 1
-                    self.truncated_at = fact.at
+                    self.truncated_at = moment(fact.at)
                 case Following():
                     await standbys.record(self.session, run.id, epochs=fact.epochs)
-                case Rehearsed():
+                case Rehearsed() if fact.epoch_s is not None:
                     await standbys.record(self.session, run.id, epoch_s=fact.epoch_s)
                 case Unreadable():
                     self.sums["unreadable_events"] += 1
@@ -289,14 +292,18 @@ class _Ingestion:
                     sums[name] += number
 
     async def _lag(self, lag: Lag) -> None:
-        self._count(lag.query, lag.at, Tally(lag=lag.topics))
+        at = moment(lag.at)
+        self._count(lag.query, at, Tally(lag=lag.topics))
         if lag.generation < self.generation:
             return  # of a driver that was replaced
         self.metrics["first_epoch_since"] = None
-        query, at = self._query(lag.query), lag.at.isoformat()
+        query = self._query(lag.query)
         # By this machine's clock, which may differ from that of the driver's host; reports may also arrive late.
         since = (query.get("waiting_since") or datetime.now(UTC).isoformat()) if any(lag.topics.values()) else None
-        query.update(lag=lag.topics, partition_lag=lag.partitions, lag_at=at, waiting_since=since)
+        partitions = {
+            topic: {str(number): behind for number, behind in each.items()} for topic, each in lag.partitions.items()
+        }
+        query.update(lag=lag.topics, partition_lag=partitions, lag_at=at.isoformat(), waiting_since=since)
 
     async def _no_input(self, report: NoInput) -> None:
         waiting = self._have_published(report.waiting)

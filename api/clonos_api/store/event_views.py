@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.event_sentences import sentence_of
+from clonos.resources.event_types import sentence_of
 from clonos.resources.service import Event
 from clonos_api.store import views
 from clonos_api.store.tables import EventRow, HostRow, JobRow

@@ -13,7 +13,7 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
-from clonos.resources.event_sentences import EventType
+from clonos.resources.event_types import EventType
 from clonos.resources.hosts import HostRegister, HostState
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now

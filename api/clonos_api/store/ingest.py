@@ -1,46 +1,41 @@
-"""Translates the event lines of a run into facts about its job: a pure function of the lines.
+"""Translates the events of a run into facts about its job: a pure function of the event lines.
 
-A fact is one change of the job that its event lines prove, such as `Claimed` or `EpochFinished`. The same lines always
-result in the same facts. `docs/observing.md` lists the events. A push may repeat lines and may
-end after any line; `IngestState` carries the state to the next push.
+A fact is one change of the job that its events prove: an event itself (`clonos.telemetry.driver_events`), or what
+several events show together, such as `Claimed` or `EpochDone`. The same lines always result in the same facts. A push
+may repeat lines and may end after any line; `IngestState` carries the state to the next push.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
 
 from clonos.errors import SpecError
 from clonos.resources.checkpoints import EpochCheckpoint
-from clonos.resources.failures import kind_of
-from clonos.resources.jobs import Failure, OperatorMetrics
-from clonos.telemetry.events import FIGURES
+from clonos.resources.checkpoints import Span as EpochSpan
+from clonos.resources.failures import reported_failure
+from clonos.resources.jobs import Failure
+from clonos.telemetry import driver_events as reported
+from clonos.telemetry.driver_events import DriverEvent, Graph
 from clonos.telemetry.redaction import redact_text
-from clonos_api.store.reported_graph import ReportedGraph, parse
 
-Event = dict[str, Any]
-# Limits of columns and sums: a corrupt line must not stop the ingestion of the lines behind it.
-_INTEGER: Final = 2**31
-_BIG: Final = 2**53
-_FIGURE: Final = 2**40
+# Job code can write events, and each of these is stored and shown: longer lists and texts are cut.
 _LONGEST: Final = 200
 _UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
 _LOG: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/?&=%+~,-]{1,500}")
 _EXECUTORS: Final = 20
 MOST_TOPICS: Final = 100
-_RECORDED: Final = 100  # operators of an epoch
+_OPERATORS: Final = 100
 _TOPIC: Final = 250  # characters; a topic's name has at most 249
-_CLASSES: Final = 200  # more than the latencies of any record have
-_STACK: Final = 10_000
-_LONGEST_EPOCH_S: Final = 86_400.0
-_RETURNED: Final = 200  # queries, as many as `clonos_api.store.reported_graph` accepts
+_QUERIES: Final = 200
 _WHAT: Final = 500
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -84,7 +79,7 @@ class Claimed:
     delivery: dict[str, str] = field(default_factory=dict)
     # replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; None for drivers of earlier versions of Clonos
     sharing_depth: str | None = None
-    graph: ReportedGraph | None = None  # None for drivers of earlier versions of Clonos
+    graph: Graph | None = None  # None for drivers of earlier versions of Clonos
 
 
 @dataclass(frozen=True)
@@ -93,11 +88,10 @@ class EpochDone:
 
     lineage: int
     checkpoint: EpochCheckpoint
-    figures: dict[str, int]  # counts of the epoch, such as ``records_in`` (`clonos.telemetry.events.FIGURES`)
+    figures: dict[str, int]  # counts of the epoch, such as ``records_in`` (`clonos.telemetry.driver_events.FIGURES`)
     # `IngestState.marks` of the newest claim, if this is the first epoch after it
     marks: dict[str, datetime] | None = None
-    # operator → field of `OperatorMetrics` → its value in this epoch
-    operators: dict[str, dict[str, int]] = field(default_factory=dict)
+    operators: dict[str, dict[str, int]] = field(default_factory=dict)  # operator → count of its determinants
     # class of a latency (`clonos_api.store.series`) → records, from their timestamp in Kafka to the end of the epoch
     latencies: dict[str, int] = field(default_factory=dict)
     first: bool = False  # whether the query has returned with this epoch
@@ -141,17 +135,6 @@ class Fenced:
 
 
 @dataclass(frozen=True)
-class Lag:
-    """Fact: the number of unread records of a query."""
-
-    at: datetime
-    query: str
-    topics: dict[str, int]  # topic → unread records
-    partitions: dict[str, dict[str, int]]  # topic → partition → unread records
-    generation: int = 0
-
-
-@dataclass(frozen=True)
 class NoInput:
     """Fact: a query has returned after a claim: it is ready to read, and has no unread records."""
 
@@ -163,62 +146,12 @@ class NoInput:
 
 
 @dataclass(frozen=True)
-class Retention:
-    """Fact: a query lags so far behind that retention may soon delete records before it reads them.
-
-    `topics` are those where most of the retained records of a partition are unread.
-    """
-
-    query: str
-    topics: dict[str, int]  # topic → largest unread share of a partition's records, in percent
-
-
-@dataclass(frozen=True)
-class OpenTransactions:
-    """Fact: output topics whose readers wait for an open transaction: topic → time since when."""
-
-    generation: int
-    topics: dict[str, datetime]
-
-
-@dataclass(frozen=True)
-class KafkaSeen:
-    """Fact: what a driver sees of its Kafka cluster."""
-
-    generation: int
-    brokers: int
-    under_replicated: int  # partitions of the job's causal log without all of their replicas in sync
-    silent_since: datetime | None  # None: Kafka answers
-
-
-@dataclass(frozen=True)
 class WaitsFor:
     """Fact: a driver waits for a system that is away, or no longer does."""
 
     generation: int
     what: str  # empty: it does not wait
     since: datetime
-
-
-@dataclass(frozen=True)
-class Truncated:
-    """Fact: a driver has truncated the causal log."""
-
-    at: datetime
-
-
-@dataclass(frozen=True)
-class Following:
-    """Fact: how far a standby has read the causal log: query → newest committed epoch."""
-
-    epochs: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Rehearsed:
-    """Fact: how long a standby's shortest rehearsal of an epoch took, of its slowest query, in seconds."""
-
-    epoch_s: float
 
 
 @dataclass(frozen=True)
@@ -232,20 +165,22 @@ Fact = (
     | ErrorReported
     | Ended
     | Fenced
-    | Lag
     | NoInput
-    | Retention
-    | OpenTransactions
-    | KafkaSeen
     | WaitsFor
-    | Truncated
-    | Following
-    | Rehearsed
     | Unreadable
+    | reported.Lag
+    | reported.Retention
+    | reported.OpenTransactions
+    | reported.Kafka
+    | reported.Truncated
+    | reported.Following
+    | reported.Rehearsed
 )
 
 
-def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = False) -> tuple[list[Event | None], int]:
+def read_lines(
+    have: int, offset: int, lines: Sequence[str], *, gap: bool = False
+) -> tuple[list[DriverEvent | None], int]:
     """Parse the pushed lines of an event file that are not ingested yet.
 
     Args:
@@ -260,7 +195,7 @@ def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = Fals
     Raises:
         SpecError: Byte `have` is not at the begin of a line, so the lines are from another file.
     """
-    events: list[Event | None] = []
+    events: list[DriverEvent | None] = []
     if offset > have:
         if not gap:
             return events, have  # bytes are missing: the response asks for them
@@ -279,144 +214,103 @@ def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = Fals
     return events, max(have, offset)
 
 
-def _parsed(line: str) -> Event | None:
+def _parsed(line: str) -> DriverEvent | None:
     try:
-        event = storable(json.loads(line))
-    except (ValueError, RecursionError):
+        return reported.from_line(line)
+    except ValueError:
         return None
-    valid = isinstance(event, dict) and isinstance(event.get("event"), str) and _is_time(event.get("at"))
-    return event if valid else None
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
-
-
-def storable(value: Any) -> Any:
-    """A copy of a JSON value that every database accepts.
-
-    None replaces infinity and NaN, U+FFFD replaces NUL, and ``?`` replaces a lone surrogate.
-    """
-    match value:
-        case str():
-            return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {storable(key): storable(item) for key, item in value.items()}
-        case list():
-            return [storable(item) for item in value]
-    return value
-
-
-def fold(state: IngestState, events: Iterable[Event | None]) -> list[Fact]:
-    """Translate events into facts about their job, in order, and update `state`."""
+def fold(state: IngestState, events: Iterable[DriverEvent | None]) -> list[Fact]:
+    """Translate events into facts about their job, in order, and update `state`; None is an unreadable line."""
     facts: list[Fact] = []
     for event in events:
         if event is None:
             facts.append(Unreadable())
             continue
-        try:
-            facts.extend(_facts(state, event))
-        except (KeyError, TypeError, ValueError):
-            facts.append(Unreadable())
-        state.last_at = max(state.last_at, event["at"])
+        facts.extend(_facts(state, event))
+        state.last_at = max(state.last_at, event.at)
     return facts
 
 
-def _facts(state: IngestState, event: Event) -> list[Fact]:
-    at = event["at"]
-    match event["event"]:
-        case "state":
-            waited = state.state == "WAITING" and event["state"] != "WAITING"
-            facts: list[Fact] = [WaitsFor(_generation(event), "", _moment(at))] if waited else []
-            return [*facts, *_entered(state, str(event["state"]), at)]
-        case "waiting":
-            return [WaitsFor(_generation(event), redact_text(str(event["what"]))[:_WHAT], _moment(at))]
-        case "kafka":
-            since = event.get("silent_since")
-            if since is not None and not _is_time(since):
-                raise ValueError("silent_since")
-            return [
-                KafkaSeen(
-                    _generation(event),
-                    _number(event, "brokers", _INTEGER),
-                    _number(event, "under_replicated", _INTEGER),
-                    None if since is None else _moment(since),
-                )
-            ]
-        case "claimed":
+def _facts(state: IngestState, event: DriverEvent) -> list[Fact]:
+    at = event.at
+    match event:
+        case reported.State():
+            waited = state.state == "WAITING" and event.state != "WAITING"
+            _enter(state, event)
+            return [WaitsFor(event.generation, "", moment(at))] if waited else []
+        case reported.Waiting():
+            return [WaitsFor(event.generation, redact_text(event.what)[:_WHAT], moment(at))]
+        case reported.Claimed():
             return [_claimed(state, event)]
-        case "epoch":
+        case reported.Epoch():
             return [_epoch(state, event)]
-        case "restart":
+        case reported.Restart():
             if state.waiting or "claimed" not in state.marks:
                 state.marks.setdefault("failed", at)  # the previous failure is still open
             else:
                 state.marks = {"failed": at}
             return [_error_reported(event, again=True)]
-        case "failed" | "superseded":
+        case reported.Failed() | reported.Superseded():
             state.end = "failed"
-            reported: list[Fact] = [_error_reported(event, again=False), Ended(_moment(at), _generation(event))]
-            return reported if event["event"] == "failed" else [*reported, Fenced(_moment(at), _generation(event))]
-        case "stopped" | "finished":
+            facts: list[Fact] = [_error_reported(event, again=False), Ended(moment(at), event.generation)]
+            return facts if isinstance(event, reported.Failed) else [*facts, Fenced(moment(at), event.generation)]
+        case reported.Stopped() | reported.Finished():
             state.end = "clean"
-            return [Ended(_moment(at), _generation(event))]
-        case "lag":
-            topics = _topics(event, "topics")
-            partitions = {topic: _numbers(lags, _BIG) for topic, lags in _topics(event, "partitions").items()}
-            query, unread = _short(event["query"]), _numbers(topics, _BIG)
-            if unread and not any(unread.values()):
-                state.empty = [*({*state.empty, query} if len(state.empty) < _RETURNED else state.empty)]
+            return [Ended(moment(at), event.generation)]
+        case reported.Lag():
+            event.topics, event.partitions = _first(event.topics), _first(event.partitions)
+            query = event.query
+            if event.topics and not any(event.topics.values()):
+                state.empty = [*({*state.empty, query} if len(state.empty) < _QUERIES else state.empty)]
             else:
                 state.empty = [name for name in state.empty if name != query]
-            return [Lag(_moment(at), query, unread, partitions, state.generation), *_no_input(state, query, at)]
-        case "ready":
-            if len(state.ready) < _RETURNED:
-                state.ready[_short(event["query"])] = at
-            return [*_no_input(state, _short(event["query"]), at)]
-        case "retention":
-            topics = _topics(event, "topics")
-            return [Retention(_short(event["query"]), _numbers(topics, 101))]
-        case "open-transactions":
-            since = _topics(event, "topics")
-            if not all(map(_is_time, since.values())):
-                raise ValueError("topics")
-            return [OpenTransactions(_generation(event), {topic: _moment(at) for topic, at in since.items()})]
-        case "following":
-            epochs = event["epochs"]
-            return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]
-        case "rehearsed":
-            took = event.get("epoch_s")
-            return [Rehearsed(float(took))] if isinstance(took, int | float) and 0 <= took < _LONGEST_EPOCH_S else []
-        case "truncated":
-            return [Truncated(_moment(at))]
-        case "session":
-            ui = str(event.get("ui") or "")
-            state.application_id = str(event.get("application_id") or "")[:_LONGEST]
+            # The driver sends it in a thread of its own, perhaps with the generation before its claim.
+            event.generation = state.generation
+            return [event, *_no_input(state, query, at)]
+        case reported.Ready():
+            if len(state.ready) < _QUERIES:
+                state.ready[event.query] = at
+            return [*_no_input(state, event.query, at)]
+        case reported.Retention():
+            event.topics = _first(event.topics)
+            return [event]
+        case reported.OpenTransactions():
+            event.topics = _first(event.topics)
+            return [event]
+        case reported.Kafka() | reported.Following() | reported.Truncated() | reported.Rehearsed():
+            return [event]
+        case reported.Session():
+            state.application_id = (event.application_id or "")[:_LONGEST]
             # Pages link to it, and a job's code can write events.
-            state.spark_ui = ui if _UI.fullmatch(ui) else ""
+            state.spark_ui = _linked(event.ui, _UI)
             state.executors = None
-        case "executors":
+        case reported.Executors():
             state.executors = {
-                "wanted": _number(event, "wanted", _INTEGER),
-                "registered": _number(event, "registered", _INTEGER),
-                "listed": [_executor(executor) for executor in event["executors"][:_EXECUTORS]],
+                "wanted": event.wanted,
+                "registered": event.registered,
+                "listed": [_executor(executor) for executor in event.executors[:_EXECUTORS]],
             }
     return []
 
 
-def _executor(executor: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": _short(executor["id"]),
-        "host": _short(executor["host"]),
-        "cores": _number(executor, "cores", _INTEGER),
-        **{name: log if _LOG.fullmatch(log := str(executor.get(name) or "")) else "" for name in ("stdout", "stderr")},
-    }
+def _first(topics: dict[str, _T]) -> dict[str, _T]:
+    """The first `MOST_TOPICS` topics."""
+    return {name[:_TOPIC]: value for name, value in itertools.islice(topics.items(), MOST_TOPICS)}
 
 
-def _entered(state: IngestState, driver_state: str, at: float) -> list[Fact]:
-    if driver_state == "CLAIMING":
+def _linked(address: str | None, form: re.Pattern[str]) -> str:
+    return address if address and form.fullmatch(address) else ""
+
+
+def _executor(executor: reported.Executor) -> dict[str, Any]:
+    logs = {"stdout": _linked(executor.stdout, _LOG), "stderr": _linked(executor.stderr, _LOG)}
+    return {"id": executor.id, "host": executor.host, "cores": executor.cores, **logs}
+
+
+def _enter(state: IngestState, event: reported.State) -> None:
+    if event.state == "CLAIMING":
         state.again = state.state in ("RESTARTING", "WAITING")
         if not state.again:
             # a new process. A previous process that reported no end failed at its last event.
@@ -424,66 +318,66 @@ def _entered(state: IngestState, driver_state: str, at: float) -> list[Fact]:
             failed = state.generation and state.end != "clean"
             state.marks = {"failed": state.last_at} if failed else {}
             state.end = ""
-        state.marks["claiming"] = at
-    elif driver_state == "RUNNING":
-        state.marks["running"] = at
-    state.state = driver_state
-    return []
+        state.marks["claiming"] = event.at
+    elif event.state == "RUNNING":
+        state.marks["running"] = event.at
+    state.state = event.state[:_LONGEST]
 
 
-def _claimed(state: IngestState, event: Event) -> Claimed:
+def _claimed(state: IngestState, event: reported.Claimed) -> Claimed:
     before = state.generation
-    state.generation, state.lineage = _number(event, "generation", _INTEGER), _number(event, "lineage", _INTEGER)
-    state.marks["claimed"] = event["at"]
+    state.generation, state.lineage = event.generation, event.lineage
+    state.marks["claimed"] = event.at
     state.waiting = True
-    graph = parse(event["queries"]) if "queries" in event else None
+    graph = None if event.queries is None else dict(itertools.islice(event.queries.items(), _QUERIES))
     state.queries, state.returned = sorted(graph or ()), []
-    state.reports_ready, state.ready, state.empty = bool(event.get("reports_ready")), {}, []
-    state.code = str(event.get("code", ""))[:64]
+    state.reports_ready, state.ready, state.empty = event.reports_ready, {}, []
+    state.code = event.code[:64]
     failed_at = state.marks.get("failed")
     cause: Literal["start", "restart", "crash"] | None = None
     if before:
         cause = "restart" if state.again else "crash" if failed_at is not None else "start"
     return Claimed(
-        _moment(event["at"]),
+        moment(event.at),
         state.lineage,
         state.generation,
         max(state.attempt, 1),
-        str(event.get("claim_id", ""))[:64],
+        event.claim_id[:64],
         cause,
-        _moment(failed_at) if failed_at is not None else None,
-        {_short(sink): str(mode)[:_LONGEST] for sink, mode in _named(event, "delivery").items()},
-        str(event["sharing_depth"])[:_LONGEST] if "sharing_depth" in event else None,
+        moment(failed_at) if failed_at is not None else None,
+        {sink: mode[:_LONGEST] for sink, mode in event.delivery.items()},
+        event.sharing_depth[:_LONGEST] if event.sharing_depth is not None else None,
         graph,
     )
 
 
-def _epoch(state: IngestState, event: Event) -> EpochDone:
-    figures = {name: _number(event, name, _FIGURE) if name in event else 0 for name in FIGURES}
-    operators = _operators(event)
-    recorded = ((name, tally["recorded"]) for name, tally in operators.items() if tally.get("recorded"))
+def _epoch(state: IngestState, event: reported.Epoch) -> EpochDone:
+    figures = {name: int(getattr(event, name)) for name in reported.FIGURES}
+    operators = {name[:_LONGEST]: msgspec.structs.asdict(counts) for name, counts in event.operators.items()}
+    recorded = ((name, counts["recorded"]) for name, counts in operators.items() if counts["recorded"])
     checkpoint = EpochCheckpoint(
-        epoch=_number(event, "epoch", _BIG),
-        query=_short(event["query"]),
+        epoch=event.epoch,
+        query=event.query,
         status="COMPLETED",
-        trigger="REPLAY" if event.get("replay") else "PERIODIC",
-        generation=_number(event, "generation", _INTEGER),
-        completed_at=_moment(event["at"]),
-        duration_ms=_duration(event["duration_ms"]),
-        records_in=figures["records_in"],
-        records_out=figures["records_out"],
-        published_lanes=figures["published_lanes"] if "published_lanes" in event else None,
-        offsets=event.get("offsets") or {},
-        spans=event.get("spans") or [],
-        topics_in=_topics_in(event),
-        dead_letters=figures["dead_letters"],
-        recorded=dict(itertools.islice(recorded, _RECORDED)),
+        trigger="REPLAY" if event.replay else "PERIODIC",
+        generation=event.generation,
+        completed_at=moment(event.at),
+        duration_ms=event.duration_ms,
+        records_in=event.records_in,
+        records_out=event.records_out,
+        published_lanes=event.published_lanes,
+        offsets=event.offsets,
+        spans=[EpochSpan(name=span.name, duration_ms=span.duration_ms) for span in event.spans],
+        topics_in=_first(event.topics_in),
+        dead_letters=event.dead_letters,
+        recorded=dict(itertools.islice(recorded, _OPERATORS)),
     )
-    marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
+    marks = {name: moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
     first = _has_returned(state, checkpoint.query)
     waiting = _not_returned(state) if first else ()
-    return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event), first, waiting)
+    latencies = {str(number): records for number, records in event.latencies.items()}
+    return EpochDone(state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting)
 
 
 def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:
@@ -492,14 +386,14 @@ def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:
         return []
     if not _has_returned(state, query):
         return []
-    marks = {name: _moment(mark) for name, mark in state.marks.items()}
-    ready = _moment(state.ready.get(query, at))
+    marks = {name: moment(mark) for name, mark in state.marks.items()}
+    ready = moment(state.ready.get(query, at))
     return [NoInput(ready, query, state.generation, marks, _not_returned(state))]
 
 
 def _has_returned(state: IngestState, query: str) -> bool:
     """Record that a query has returned since the newest claim; returns whether that is new."""
-    if query in state.returned or len(state.returned) >= _RETURNED:
+    if query in state.returned or len(state.returned) >= _QUERIES:
         return False
     state.returned.append(query)
     return True
@@ -509,96 +403,10 @@ def _not_returned(state: IngestState) -> tuple[str, ...]:
     return tuple(query for query in state.queries if query not in state.returned)
 
 
-def _topics_in(event: Event) -> dict[str, int]:
-    """The records of an epoch by source topic; empty if they are unreadable, because the epoch counts without them."""
-    try:
-        topics = {name[:_TOPIC]: number for name, number in _topics(event, "topics_in").items()}
-        return _numbers(topics, _FIGURE)
-    except (TypeError, ValueError):
-        return {}
+def _error_reported(event: reported.Report, *, again: bool) -> ErrorReported:
+    return ErrorReported(moment(event.at), event.generation, reported_failure(event), again)
 
 
-def _latencies(event: Event) -> dict[str, int]:
-    """The latencies of an epoch; empty if they are unreadable, because the epoch counts without them."""
-    try:
-        latencies = _numbers(_named(event, "latencies"), _FIGURE)
-        return latencies if all(0 <= int(number) < _CLASSES for number in latencies) else {}
-    except (TypeError, ValueError):
-        return {}
-
-
-def _operators(event: Event) -> dict[str, dict[str, int]]:
-    """The operators of an epoch; empty if they are unreadable, because the epoch counts without them."""
-    figures = OperatorMetrics.model_fields
-    try:
-        return {
-            name[:_LONGEST]: {figure: _number(tally, figure, _FIGURE) for figure in figures if figure in tally}
-            for name, tally in _named(event, "operators").items()
-        }
-    except (TypeError, ValueError):
-        return {}
-
-
-def _duration(ms: Any) -> float:
-    if isinstance(ms, bool) or not isinstance(ms, int | float) or not 0 <= ms < _FIGURE:
-        raise ValueError("duration_ms")
-    return float(ms)
-
-
-def _named(event: Event, name: str) -> dict[str, Any]:
-    """A mapping within an event; empty in events of earlier versions."""
-    value = event.get(name, {})
-    if not isinstance(value, dict):
-        raise ValueError(name)
-    return value
-
-
-def _numbers(event: Event, below: int) -> dict[str, int]:
-    return {name: _number(event, name, below) for name in event}
-
-
-def _topics(event: Event, name: str) -> dict[str, Any]:
-    """A mapping of topics within an event. More than `MOST_TOPICS` are left out: each is stored and shown."""
-    return dict(itertools.islice(_named(event, name).items(), MOST_TOPICS))
-
-
-def _number(event: Event, name: str, below: int) -> int:
-    number = event[name]
-    if not isinstance(number, int) or not 0 <= number < below:
-        raise ValueError(name)
-    return number
-
-
-def _short(name: Any) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= 100:
-        raise ValueError(name)
-    return name
-
-
-def _error_reported(event: Event, *, again: bool) -> ErrorReported:
-    at = _moment(event["at"])
-    return ErrorReported(at, _generation(event), failure_of(event, at), again)
-
-
-def _generation(event: Event) -> int:
-    return _number(event, "generation", _INTEGER) if event.get("generation") is not None else 0
-
-
-def failure_of(event: Event, at: datetime) -> Failure:
-    """The failure that an error event describes, with the time `at`."""
-    slug = str(event.get("error", "unexpected"))
-    domain, retry = kind_of(slug)
-    return Failure(
-        error=slug,
-        what=redact_text(str(event.get("what", ""))),
-        kept=str(event.get("kept", "")),
-        hint=str(event.get("hint", "")),
-        domain=domain,
-        retry=retry,
-        at=at,
-        stack=redact_text(str(event.get("stack", "")))[:_STACK],
-    )
-
-
-def _moment(at: float) -> datetime:
+def moment(at: float) -> datetime:
+    """A time of an event (seconds since 1970)."""
     return datetime.fromtimestamp(at, UTC)

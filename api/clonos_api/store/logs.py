@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import LogBatch
 from clonos.resources.jobs import LogLines
+from clonos.telemetry.driver_events import storable
 from clonos.telemetry.redaction import redact_text
 from clonos_api.store.db.bulk import insert_all, update_all
-from clonos_api.store.ingest import storable
 from clonos_api.store.pushed import Locked
 from clonos_api.store.tables import LogChunkRow, RunRow
 

@@ -370,7 +370,7 @@ def _end(phase: dict[str, Any]) -> datetime:
 
 
 def _append_ended(session: AsyncSession, row: RecoveryRow) -> None:
-    """End a recovery: all queries have returned, the job ended, or another failure followed."""
+    """Append the event of a recovery's end."""
     summary = {name: row.body.get(name) for name in ("generation", "downtime_ms", "outcome")}
     events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **summary})
 

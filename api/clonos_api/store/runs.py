@@ -207,7 +207,7 @@ async def _update_standby(session: AsyncSession, row: RunRow) -> None:
 
 
 def _append_state(session: AsyncSession, row: RunRow) -> None:
-    """Change the state of a run, as its agent reports it."""
+    """Append the event of a run's new state."""
     data = {
         "run": row.id,
         "state": row.state,

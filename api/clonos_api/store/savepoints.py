@@ -15,7 +15,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import NameTaken, StateConflict
-from clonos.resources.event_sentences import EventType
+from clonos.resources.event_types import EventType
 from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import now
@@ -99,6 +99,6 @@ async def page(session: AsyncSession, window: Window = FIRST, *, job: str | None
 
 
 def _append_event(session: AsyncSession, row: SavepointRow, kind: EventType) -> None:
-    """Begin or end the creation or the deletion of a savepoint."""
+    """Append an event about a savepoint."""
     data = {"savepoint": row.id, "name": row.name}
     events.append(session, kind, job=row.job, data=data)

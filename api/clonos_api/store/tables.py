@@ -334,7 +334,7 @@ class JobGraphRow(Base):
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     generation: Mapped[int]  # of the claim
     reported_at: Mapped[datetime]
-    body: Mapped[dict[str, Any]]  # query → a `clonos_api.store.reported_graph.ReportedQuery`
+    body: Mapped[dict[str, Any]]  # query → a `clonos.telemetry.driver_events.GraphQuery`
 
 
 class CounterRow(Base):

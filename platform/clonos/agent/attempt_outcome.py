@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
 
 from clonos.agent.driver_status import DriverStatus
 from clonos.driver.states import DriverState
 from clonos.errors import BY_EXIT_CODE, BY_SLUG, ClonosError, DriverCrashed
-from clonos.resources.failures import failure_of
+from clonos.resources.failures import failure_of, reported_failure
 from clonos.resources.jobs import Failure
 
 
@@ -46,38 +43,22 @@ def outcome_of(exit_code: int | None, status: DriverStatus) -> AttemptOutcome:
     if exit_code is None:
         exit_code = _reported_exit_code(status)
     if exit_code == 0:
-        state = status.summary.get("state") if status.summary else status.state
+        state = status.summary.state if status.summary else status.state
         # It stopped without a request of this agent, and the run's desired state is RUNNING.
         return AttemptOutcome(0, None, retry=state != DriverState.FINISHED)
     if exit_code is None or exit_code < 0:
         return AttemptOutcome(exit_code, failure_of(DriverCrashed(_crash_text(exit_code))), retry=True)
     cls = BY_EXIT_CODE.get(exit_code, ClonosError)
-    event = status.failure_event or {}
-    text = {name: str(event.get(name) or "") for name in ("what", "kept", "hint")}
-    what = text["what"] or f"The driver exited with code {exit_code} without reporting a reason; see its log."
-    error = cls(what, kept=text["kept"], hint=text["hint"])
-    # A subclass, or an unexpected error, has its own slug.
-    failure = failure_of(error, slug=event.get("error")).model_copy(update={"codes": _codes(event)})
-    return AttemptOutcome(exit_code, failure, retry=cls.retry)
-
-
-def failure_of_event(event: Mapping[str, Any]) -> Failure:
-    """The failure that an event of a driver reports, with the time of the event."""
-    cls = BY_SLUG.get(str(event.get("error")), ClonosError)
-    text = {name: str(event.get(name) or "") for name in ("what", "kept", "hint")}
-    failure = failure_of(cls(text["what"], kept=text["kept"], hint=text["hint"]), slug=event.get("error"))
-    at = datetime.fromtimestamp(float(event.get("at") or 0.0), UTC)
-    return failure.model_copy(update={"at": at, "codes": _codes(event)})
-
-
-def _codes(event: Mapping[str, Any]) -> list[str]:
-    return [str(code) for code in event.get("codes") or ()]
+    if status.failure_event is None:
+        what = f"The driver exited with code {exit_code} without reporting a reason; see its log."
+        return AttemptOutcome(exit_code, failure_of(cls(what)), retry=cls.retry)
+    return AttemptOutcome(exit_code, reported_failure(status.failure_event), retry=cls.retry)
 
 
 def _reported_exit_code(status: DriverStatus) -> int | None:
     if status.failure_event is not None:
-        return BY_SLUG.get(str(status.failure_event.get("error")), ClonosError).exit_code
-    if status.summary is not None and status.summary.get("state") in {DriverState.STOPPED, DriverState.FINISHED}:
+        return BY_SLUG.get(status.failure_event.error, ClonosError).exit_code
+    if status.summary is not None and status.summary.state in {DriverState.STOPPED, DriverState.FINISHED}:
         return 0
     return None
 

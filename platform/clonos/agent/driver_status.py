@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from clonos.driver.states import DriverState
 from clonos.standby.states import StandbyState
+from clonos.telemetry.driver_events import (
+    DriverEvent,
+    Epoch,
+    Failed,
+    Following,
+    PrimaryStalled,
+    Report,
+    Standby,
+    State,
+    Summary,
+    Superseded,
+    Waiting,
+    from_line,
+)
 
 # Only the end of the file is read: the file of a driver that ran for days is large, and its end has the newest status.
 _TAIL_BYTES: Final = 1 << 20
-_FAILURE_EVENTS: Final = frozenset({"failed", "superseded"})
-_STATE_EVENTS: Final = frozenset({"state", "standby"})
-_STANDBY_EVENTS: Final = frozenset({"standby", "following"})
 
 
 class DriverStatus:
@@ -42,9 +52,9 @@ class DriverStatus:
         self.standby: str | None = None
         self.generation = 0
         self.progressed = False
-        self.failure_event: dict[str, Any] | None = None
-        self.summary: dict[str, Any] | None = None
-        self.waiting_event: dict[str, Any] | None = None
+        self.failure_event: Report | None = None
+        self.summary: Summary | None = None
+        self.waiting_event: Waiting | None = None
         self.changed_at = 0.0
         self.stalled_at = 0.0
 
@@ -84,27 +94,29 @@ class DriverStatus:
 
     def _apply(self, line: bytes) -> None:
         try:
-            event = json.loads(line)
-            name, generation = event["event"], int(event.get("generation") or 0)
-            at = float(event.get("at") or 0.0)
-        except (ValueError, TypeError, KeyError):
+            event: DriverEvent = from_line(line)
+        except ValueError:
             return  # half a line of a killed driver, or text that the job itself wrote into the file
-        self.generation = max(self.generation, generation)
-        if name in _STATE_EVENTS:
-            self.changed_at = at
-        if name == "state" and event.get("state") in DriverState.__members__:
-            self.state = event["state"]
-        elif name in _STANDBY_EVENTS and event.get("state") in StandbyState.__members__:
-            self.standby = event["state"]
-        elif name == "primary-stalled":
-            self.stalled_at = at
-        elif name == "epoch":
-            self.progressed = True
-            self.state = self.state or DriverState.RUNNING
-        elif name in _FAILURE_EVENTS:
-            self.failure_event = event
-            self.state = DriverState.FAILED if name == "failed" else DriverState.SUPERSEDED
-        elif name == "waiting":
-            self.waiting_event = event
-        elif name == "summary":
-            self.summary = event
+        self.generation = max(self.generation, event.generation)
+        match event:
+            case State():
+                self.changed_at = event.at
+                if event.state in DriverState.__members__:
+                    self.state = event.state
+            case Standby() | Following():
+                if isinstance(event, Standby):
+                    self.changed_at = event.at
+                if event.state in StandbyState.__members__:
+                    self.standby = event.state
+            case PrimaryStalled():
+                self.stalled_at = event.at
+            case Epoch():
+                self.progressed = True
+                self.state = self.state or DriverState.RUNNING
+            case Failed() | Superseded():
+                self.failure_event = event
+                self.state = DriverState.FAILED if isinstance(event, Failed) else DriverState.SUPERSEDED
+            case Waiting():
+                self.waiting_event = event
+            case Summary():
+                self.summary = event

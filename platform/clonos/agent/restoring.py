@@ -34,7 +34,8 @@ from clonos.log.platform_identity import Platform
 from clonos.settings import Settings
 from clonos.spark.file_systems import file_systems
 from clonos.spark.stored_files import StoredFolder
-from clonos.telemetry.events import Events, error_fields
+from clonos.telemetry.driver_events import Failed
+from clonos.telemetry.events import Events
 
 _NO_EPOCH: Final = "-"
 _PUBLISH_AGAIN: Final = "publish-again"
@@ -235,7 +236,7 @@ def main(
                 restore_stored(folder(checkpoint), folder(location), number, request_key, allow, owner=owner)
     except ClonosError as error:
         driver_events = Events(job.name, Path(events))
-        driver_events.emit("failed", **error_fields(error))
+        driver_events.emit(Failed.of(error))
         driver_events.close()
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

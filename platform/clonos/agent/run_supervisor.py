@@ -27,7 +27,7 @@ import structlog
 import yaml
 
 from clonos.agent import launching, restart_policy
-from clonos.agent.attempt_outcome import AttemptOutcome, failure_of_event, outcome_of
+from clonos.agent.attempt_outcome import AttemptOutcome, outcome_of
 from clonos.agent.checkpoint_sizes import measure_checkpoint
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment
@@ -41,7 +41,7 @@ from clonos.driver.states import DriverState
 from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StoppedWithAgent, StopTimedOut
 from clonos.jobs.packages import install, lock_of, read_lock
 from clonos.jobs.spec import JobSpec
-from clonos.resources.failures import failure_of
+from clonos.resources.failures import failure_of, reported_failure
 from clonos.resources.hosts import RunReport, RunSpec
 from clonos.resources.jobs import Failure, StopMode
 from clonos.resources.spec_secrets import ClusterSecrets, from_folder, resolved, with_secrets
@@ -147,7 +147,7 @@ class RunSupervisor:
         elif attempt.process is not None:
             state = "STOPPING" if self._stopping else "RUNNING" if attempt.is_alive else "STARTING"
             if attempt.status.state == DriverState.WAITING and attempt.status.waiting_event is not None:
-                failure = failure_of_event(attempt.status.waiting_event)
+                failure = reported_failure(attempt.status.waiting_event)
             if self._stops_with_agent:
                 state, failure = "STOPPING", self._stopped_with_agent
             if spec is not None and restart_policy.is_healthy(spec.restart, record, attempt.status):

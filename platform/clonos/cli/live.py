@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clonos.driver.status import JobStatus, QueryStatus
-from clonos.telemetry.events import Event, log_event
+from clonos.telemetry.driver_events import DriverEvent, Epoch, Lag, State, Summary
+from clonos.telemetry.events import log_event
 from clonos.telemetry.printable import console
 
 _REFRESH_PER_S: Final = 2.0
@@ -24,7 +25,7 @@ _WORDS: Final = 400
 _WORDS_OVER: Final = 80
 _FRAMES: Final = 3
 # Events that the view shows; all others become log lines.
-_PICTURED: Final = frozenset({"state", "epoch", "lag", "summary"})
+_PICTURED: Final = (State, Epoch, Lag, Summary)
 _STYLES: Final = {
     "RUNNING": "bold green",
     "FINISHED": "bold green",
@@ -60,10 +61,10 @@ class LiveView:
         self._live: Live | None = None
         self._pump: threading.Thread | None = None
 
-    def report(self, event: Event) -> None:
+    def report(self, event: DriverEvent) -> None:
         """Update the view from one event of the job; an event that the view does not show is logged as a line."""
         self._status.take(event)
-        if event["event"] not in _PICTURED:
+        if not isinstance(event, _PICTURED):
             log_event(event)
 
     def __enter__(self) -> Self:
@@ -273,21 +274,21 @@ def ending(status: JobStatus, *, now: float | None = None) -> Text:
     """The summary line after the run: state, duration up to `now` (seconds since 1970; default: now) and counts."""
     summary = status.summary(now=now)
     figures = [
-        f"{summary['epochs']:,} epochs",
-        f"{summary['records_in']:,} records read",
-        f"{summary['records_out']:,} published",
+        f"{summary.epochs:,} epochs",
+        f"{summary.records_in:,} records read",
+        f"{summary.records_out:,} published",
     ]
     rare = {"dead_letters": "dead letters", "dropped": "dropped", "late_rows": "late rows dropped"}
     for key, label in (*rare.items(), ("skipped_lanes", "lanes skipped")):
-        if summary[key]:
-            figures.append(f"{summary[key]:,} {label}")
-    if summary["restarts"]:
-        figures.append(f"{summary['restarts']} restart{'s' if summary['restarts'] > 1 else ''}")
+        if count := getattr(summary, key):
+            figures.append(f"{count:,} {label}")
+    if summary.restarts:
+        figures.append(f"{summary.restarts} restart{'s' if summary.restarts > 1 else ''}")
     return Text.assemble(
         (status.job, "bold"),
         " ",
         (status.state, _STYLES.get(status.state, "bold yellow")),
-        f" after {span(summary['seconds'])}: {', '.join(figures)}",
+        f" after {span(summary.seconds)}: {', '.join(figures)}",
     )
 
 

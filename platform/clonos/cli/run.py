@@ -14,6 +14,7 @@ import typer
 from clonos.cli.options import TextOutput, pairs
 
 if TYPE_CHECKING:
+    from clonos.telemetry.driver_events import DriverEvent
     from clonos.telemetry.events import EventHandler
 
 
@@ -159,12 +160,12 @@ def pool_driver(
 @contextlib.contextmanager
 def _event_writer(output: TextOutput) -> Iterator[EventHandler]:
     """A writer of JSON lines on stdout. With JSON output, the job's own prints go to stderr."""
-    from clonos.telemetry.events import as_line
+    from clonos.telemetry.driver_events import as_line
     from clonos.telemetry.printable import printable_json
 
     out = sys.stdout
 
-    def write_line(event: dict[str, object]) -> None:
+    def write_line(event: DriverEvent) -> None:
         out.write(printable_json(as_line(event)) + "\n")
         out.flush()
 

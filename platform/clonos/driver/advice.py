@@ -10,6 +10,7 @@ import structlog
 
 from clonos.jobs.definition import Job
 from clonos.lint import lint
+from clonos.telemetry.driver_events import Lint
 from clonos.telemetry.events import Emit
 
 
@@ -25,4 +26,4 @@ def advise(job: Job, emit: Emit) -> None:
         structlog.get_logger("clonos").warning("lint-failed", job=job.spec.name, error=str(error))
         return
     for finding in findings:
-        emit("lint", **asdict(finding))
+        emit(Lint(**asdict(finding)))

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings
+from clonos.telemetry.driver_events import Kafka
 from clonos.telemetry.events import Emit
 
 # Without an answer for this time, Kafka is away. A shorter pause, such as that of a new leader, is not reported.
@@ -130,4 +131,4 @@ class KafkaWatch:
             return
         self._reported = state
         since = None if silent is None else time.time() - (time.monotonic() - silent)
-        self._emit("kafka", silent_since=since, brokers=self._brokers, under_replicated=self._under_replicated)
+        self._emit(Kafka(silent_since=since, brokers=self._brokers, under_replicated=self._under_replicated))

@@ -27,7 +27,7 @@ from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.epochs import PlanRestored
 from clonos.driver.finished_topics import without
 from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, may_be_visible, of_other_code
-from clonos.driver.job_graph import Graph, job_graph, published_topics
+from clonos.driver.job_graph import job_graph, published_topics
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions, sink_topics
 from clonos.driver.preparation import Preparation
@@ -65,7 +65,9 @@ from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import forget_consumers, long_polls
 from clonos.spark.session import alive
 from clonos.spark.storage import leave_checksums_to_hadoop
-from clonos.telemetry.events import Events, error_fields
+from clonos.telemetry import driver_events as report
+from clonos.telemetry.driver_events import Graph
+from clonos.telemetry.events import Events
 
 _POLL_S = 0.1
 _READY_POLL_S = 0.02  # until all queries are ready: a part of the time that a recovery reports
@@ -287,7 +289,7 @@ class Driver:
                     continue
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
-                self._events.emit("restart", **error_fields(error), attempt=self._budget.attempts, pause_s=pause)
+                self._events.emit(report.Restart.of(error, attempt=self._budget.attempts, pause_s=pause))
                 if self._stopped_within(pause):
                     self._to(DriverState.STOPPED)
                     return
@@ -297,15 +299,12 @@ class Driver:
                 self._events.emit("failed", **error_fields(foreign))
                 raise foreign from error
             self._to(DriverState.SUPERSEDED)
-            self._events.emit("superseded", **error_fields(error))
+            self._events.emit(report.Superseded.of(error))
             raise
         except Exception as failure:
             cause = self._cause_of(failure)
             self._to(DriverState.FAILED)
-            if isinstance(cause, ClonosError):
-                self._events.emit("failed", **error_fields(cause))
-            else:
-                self._events.emit("failed", error="unexpected", what=f"{type(cause).__name__}: {cause}")
+            self._events.emit(report.Failed.of(cause))
             if cause is failure:
                 raise
             raise cause from failure
@@ -373,7 +372,7 @@ class Driver:
         """Wait until a dependency that is away answers again, without a limit; returns False if the job was stopped."""
         if self.state is not DriverState.WAITING:
             self._to(DriverState.WAITING)
-        self._events.emit("waiting", **error_fields(error))
+        self._events.emit(report.Waiting.of(error))
         pause = _WAIT_S
         if isinstance(error, ServiceUnavailable):  # each attempt claims the log and asks the service
             pause = min(_WAIT_S * 2.0**self._service_waits, _LONGEST_WAIT_S)
@@ -401,7 +400,7 @@ class Driver:
 
     def _to(self, state: DriverState) -> None:
         self._machine.to(state)
-        self._events.emit("state", state=state)
+        self._events.emit(report.State(state))
 
     def _attempt(self, prepared: Prepared | None) -> ClonosError | None:
         """Claim the log and run the queries; returns the error if a restart may fix it."""
@@ -440,8 +439,7 @@ class Driver:
         self._own = own
         self._events.generation = own.owner.generation
         self._forget_positions()
-        self._events.emit(
-            "claimed",
+        claimed = report.Claimed(
             lineage=own.owner.lineage,
             lanes=len(own.state.lanes),
             claim_id=own.owner.claim_id,
@@ -452,6 +450,7 @@ class Driver:
             reports_ready=True,  # older versions emit no event ``ready``
             queries=self._graph,
         )
+        self._events.emit(claimed)
         self._kafka_watch.note_claim()  # the control plane forgets reports of older generations
         running: list[Running] = []
         try:
@@ -493,7 +492,7 @@ class Driver:
         sinks = [query.name for query in self._context.queries]
         if not self._options.finish_in_doubt:  # another version may have other sinks: it continues the job
             for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
-                self._events.emit("sink-added", query=name)
+                self._events.emit(report.SinkAdded(name))
         now = self._topic_ids.of(self._positions.topics())
         check_source_topics(own.state.topic_ids, now, job=self._job.spec.name)
 
@@ -519,7 +518,7 @@ class Driver:
                 if not epoch.published:
                     record = Resolution(own.owner, epoch.query, epoch.epoch, "new-code", code)
                     own.state.take(own.control.append(record), record)
-                    self._events.emit("resolved", query=epoch.query, epoch=epoch.epoch, action=record.action)
+                    self._events.emit(report.Resolved(epoch.query, epoch.epoch, record.action))
             refused = [epoch for epoch in refused if epoch.published]
         if refused:
             raise code_changed(name, refused, code, own.state.codes)
@@ -618,7 +617,7 @@ class Driver:
             pinned |= plan.pins if plan is not None else {}
         if any(pins.answers.get(lookup, answer) != answer for lookup, answer in pinned.items()):
             self.define(Pins(pins.registry, pins.answers | pinned))
-            self._events.emit("pinned", schemas=pinned)
+            self._events.emit(report.Pinned(pinned))
 
     def _publish_progress(self, query: str, progress: Progress) -> None:
         """Commit to one consumer group for each query: two queries may be at different offsets of one topic."""
@@ -633,7 +632,7 @@ class Driver:
         if away and self.state is DriverState.RUNNING:
             self._to(DriverState.WAITING)
             error = BrokerUnavailable(f"Kafka at {self._kafka.bootstrap_servers} does not answer.")
-            self._events.emit("waiting", **error_fields(error))
+            self._events.emit(report.Waiting.of(error))
         elif not away and self.state is DriverState.WAITING:
             self._to(DriverState.RUNNING)
 
@@ -671,7 +670,7 @@ class Driver:
         """
         assert self._own is not None
         running.stop()
-        self._events.emit("reconciled", query=running.query.name, done=restored.what)
+        self._events.emit(report.Reconciled(running.query.name, restored.what))
         again = self._preparation().prepare_query(running.query, self._own)
         again.runner.finished = running.runner.finished
         again.runner.last_epoch = running.runner.last_epoch
@@ -691,7 +690,7 @@ class Driver:
                 self._to(DriverState.STOPPING)
                 self._stop(queries)
                 self._to(DriverState.STOPPED)
-                self._events.emit("stopped")
+                self._events.emit(report.Stopped())
                 return
             # After a failure only an epoch of the query that failed resets the restart budget.
             total = sum(running.runner.finished for running in queries if self._failing in (None, running.query.name))
@@ -703,7 +702,7 @@ class Driver:
                 self._budget.progressed()
             for running in queries:
                 if running.becomes_ready():
-                    self._events.emit("ready", query=running.query.name)
+                    self._events.emit(report.Ready(running.query.name))
             if self._job.spec.spec.trigger.available_now:
                 for running in queries:
                     running.finish_if_idle()
@@ -725,7 +724,7 @@ class Driver:
                     raise
             if done:
                 self._to(DriverState.FINISHED)
-                self._events.emit("finished")
+                self._events.emit(report.Finished())
                 return
             self._start_due(order)
 

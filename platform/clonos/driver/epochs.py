@@ -58,7 +58,15 @@ from clonos.resolve_command import new_code_command
 from clonos.spark.internals import batch_partitions, executed_plan, late_rows, running_query
 from clonos.spark.repeatable_kafka import finished_topics, take_latencies
 from clonos.spark.spooling import DriverLane, SpooledRows
-from clonos.telemetry.events import Emit, error_fields
+from clonos.telemetry.driver_events import (
+    Epoch,
+    NotTruncated,
+    OperatorCounts,
+    SourceTopicsDeleted,
+    Span,
+    Truncated,
+)
+from clonos.telemetry.events import Emit
 
 
 class PlanRestored(EpochFailed):
@@ -326,9 +334,9 @@ class EpochRunner:
 
     def _truncate(self, name: str) -> None:
         try:
-            self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
+            self._emit(Truncated(name, len(truncate(self._own, sink=name))))
         except KafkaAccessDenied as error:  # the log grows; the job can run
-            self._emit("not-truncated", query=name, **error_fields(error))
+            self._emit(NotTruncated.of(error, query=name))
 
     def _adapt_bound(self, read: int, seconds: float, size: int) -> None:
         if self._bound.update(read=read, seconds=seconds, size=size) and self.on_bound is not None:
@@ -339,7 +347,7 @@ class EpochRunner:
         begun: _Begun,
         reports: list[LaneReport],
         progress: Progress,
-        spans: list[dict[str, Any]],
+        spans: list[Span],
         *,
         read: Counter[str],
         records: int,
@@ -349,8 +357,7 @@ class EpochRunner:
         operators = count.take(identity.query)
         dropped = drops.take(identity.query, identity.epoch, str(identity.owner))
         latencies = take_latencies(self._spark, self._run_id) if read.total() else {}
-        self._emit(
-            "epoch",
+        done = Epoch(
             query=identity.query,
             epoch=identity.epoch,
             replay=identity.replay,
@@ -368,11 +375,12 @@ class EpochRunner:
             late_rows=0 if begun.committed else late_rows(self._spark, self._jquery),
             duration_ms=round((time.monotonic() - begun.started) * 1000),
             spans=spans,
-            operators={operator: tally._asdict() for operator, tally in operators.items()},
+            operators={operator: OperatorCounts(*tally) for operator, tally in operators.items()},
             topics_in=dict(read),
             latencies={} if begun.committed else latencies,
-            offsets=progress,
+            offsets={topic: {str(number): next_ for number, next_ in read.items()} for topic, read in progress.items()},
         )
+        self._emit(done)
 
     def _published(self, publish: Callable[[], list[LaneReport]]) -> list[LaneReport]:
         """Let the sink publish every lane (step 3)."""
@@ -545,7 +553,7 @@ class EpochRunner:
             self._topic_ids.forget(names)
         self._source_topics = topics
         if names:
-            self._emit("source-topics-deleted", query=self._query.name, topics=names)
+            self._emit(SourceTopicsDeleted(self._query.name, names))
         known = self._own.state.topic_ids
         return {name: deleted(known.get(name, "")) for name in names}
 
@@ -597,6 +605,6 @@ class EpochRunner:
                 self._own.tail_offsets[partition] = max(report.marker_offset, self._own.tail_offsets[partition])
 
 
-def _spans(**seconds: float) -> list[dict[str, Any]]:
+def _spans(**seconds: float) -> list[Span]:
     """The phases of an epoch, as its event holds them."""
-    return [{"name": name, "duration_ms": round(duration * 1000, 1)} for name, duration in seconds.items()]
+    return [Span(name, round(duration * 1000, 1)) for name, duration in seconds.items()]

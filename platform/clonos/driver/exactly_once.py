@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,8 @@ from clonos.spark.user_session import (
     check_workers,
     configure_workers,
 )
-from clonos.telemetry.events import Event, Events, log_event
+from clonos.telemetry.driver_events import DriverEvent, Epoch
+from clonos.telemetry.events import Events, log_event
 
 _RECENT = 100
 
@@ -303,11 +305,12 @@ class _RecentEvents:
             wrapper_class=structlog.stdlib.BoundLogger,
         )
 
-    def take(self, event: Event) -> None:
+    def take(self, event: DriverEvent) -> None:
         """Take one event."""
-        if event["event"] == "epoch":
-            envelope = ("event", "job", "generation", "at")
-            self.epochs.append({name: value for name, value in event.items() if name not in envelope})
+        if isinstance(event, Epoch):
+            envelope = {"event", *DriverEvent.__struct_fields__}
+            fields = msgspec.to_builtins(event)
+            self.epochs.append({name: value for name, value in fields.items() if name not in envelope})
         log_event(event, self._log)
 
 

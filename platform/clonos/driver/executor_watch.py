@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from clonos.spark.executors import executor_ids, registered_executors, wanted_executors
+from clonos.telemetry.driver_events import Executor, Executors
 from clonos.telemetry.events import Emit
 
 _EVERY_S: Final = 3.0
@@ -57,5 +58,5 @@ class ExecutorWatch:
         described = frozenset(executor.id for executor in executors)
         if described != self._reported and not self._stopped.is_set():
             self._reported = described
-            listed = [asdict(executor) for executor in executors[:_LISTED]]
-            self._emit("executors", wanted=wanted, registered=len(executors), executors=listed)
+            listed = [Executor(**asdict(executor)) for executor in executors[:_LISTED]]
+            self._emit(Executors(wanted, len(executors), listed))

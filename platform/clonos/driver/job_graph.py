@@ -6,11 +6,11 @@ what this cannot read in a plan of Spark, it leaves out.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
@@ -18,9 +18,7 @@ from clonos.causal.naming import defined_operators
 from clonos.driver.repeatable import StreamingScan, streaming_scans
 from clonos.formats.poison import COLUMN, FANNED_OUT, UDF_NAME
 from clonos.jobs.context import Query
-
-Graph = dict[str, dict[str, Any]]
-"""Query → what the event ``claimed`` says about it (`docs/observing.md`)."""
+from clonos.telemetry.driver_events import Graph, GraphOperator, GraphQuery
 
 # What an operator's function receives, by the beginning of the plan node's name; other nodes have columns.
 _TAKES: Final = {
@@ -52,14 +50,14 @@ _log = structlog.get_logger("clonos")
 
 def dead_letter_topics(graph: Graph, query: str) -> frozenset[str]:
     """The topics to which a query publishes poison records."""
-    return frozenset(graph.get(query, {}).get("dead_letters", ()))
+    return frozenset(graph.get(query, GraphQuery()).dead_letters)
 
 
 def published_topics(graph: Graph, query: Query) -> frozenset[str]:
     """The topics that a query is known to write, those of poison records included."""
     topic = getattr(query.sink, "topic", None)
     named = frozenset({topic} if isinstance(topic, str) else ())
-    return named | frozenset(graph.get(query.name, {}).get("outputs", ())) | dead_letter_topics(graph, query.name)
+    return named | frozenset(graph.get(query.name, GraphQuery()).outputs) | dead_letter_topics(graph, query.name)
 
 
 def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Graph:
@@ -70,10 +68,7 @@ def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Grap
         dead_letters: Name of a decoding function in Spark's plans → its dead-letter topic.
 
     Returns:
-        Query → ``sink`` (name of its class), ``topics`` and ``patterns`` that it reads, ``operators`` in the order of
-        the data, ``state`` (Spark's own steps that keep state), ``outputs`` and ``dead_letters`` (topics that it
-        writes), ``more_outputs`` (whether rows may name further topics). Empty if the plans have an unknown form, or if
-        the whole is too long for an event.
+        The graph; empty if the plans have an unknown form, or if the whole is too long for an event.
     """
     try:
         plans = {query.name: logical_plan(query.frame) for query in queries}
@@ -82,7 +77,7 @@ def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Grap
     except Exception as error:  # the job must start with a plan of any form
         _log.warning("no-job-graph", why=f"{type(error).__name__}: {error}")
         return {}
-    size = len(json.dumps(graph))
+    size = len(msgspec.json.encode(graph))
     if size > _LONGEST_BYTES:
         # An agent skips a longer event, and this one begins a generation.
         _log.warning("no-job-graph", why=f"It has {size} bytes, and at most {_LONGEST_BYTES} are reported.")
@@ -92,23 +87,23 @@ def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Grap
 
 def _query(
     query: Query, plan: PlanNode, names: Mapping[tuple[str, int], str], dead_letters: Mapping[str, str]
-) -> dict[str, Any]:
+) -> GraphQuery:
     scans = streaming_scans(query.frame)
     default = getattr(query.sink, "topic", None)
     by_row = hasattr(query.sink, "topic") and "topic" in query.frame.columns
     outputs, complete = _topics(plan) if by_row else (set[str](), True)
     decoded = {name for node in plan.all() for name, _ in node.functions() if name in dead_letters}
     publishes = COLUMN in query.frame.columns and getattr(query.sink, "publishes_dead_letters", False)
-    return {
-        "sink": type(query.sink).__name__,
-        "topics": _names(topic for scan in scans for topic in scan.topics()),
-        "patterns": _names(pattern for scan in scans if (pattern := _pattern(scan))),
-        "operators": _operators(plan, names)[:_MOST_NAMES],
-        "state": _names(step for node in plan.all() if (step := _state(node))),
-        "outputs": _names(outputs | ({default} if isinstance(default, str) else set())),
-        "more_outputs": not complete,
-        "dead_letters": _names(dead_letters[name] for name in decoded) if publishes else [],
-    }
+    return GraphQuery(
+        sink=type(query.sink).__name__,
+        topics=_names(topic for scan in scans for topic in scan.topics()),
+        patterns=_names(pattern for scan in scans if (pattern := _pattern(scan))),
+        operators=_operators(plan, names)[:_MOST_NAMES],
+        state=_names(step for node in plan.all() if (step := _state(node))),
+        outputs=_names(outputs | ({default} if isinstance(default, str) else set())),
+        more_outputs=not complete,
+        dead_letters=_names(dead_letters[name] for name in decoded) if publishes else [],
+    )
 
 
 def _names(names: Iterable[str]) -> list[str]:
@@ -121,19 +116,19 @@ def _pattern(scan: StreamingScan) -> str:
     return whole[1] if whole else pattern
 
 
-def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[dict[str, Any]]:
+def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[GraphOperator]:
     """The operators of a query, those nearest to the sources first."""
-    operators: dict[str, dict[str, Any]] = {}
+    operators: dict[str, GraphOperator] = {}
     for node in reversed(list(plan.all())):
         takes = next((takes for kind, takes in _TAKES.items() if node.kind.startswith(kind)), "columns")
         timers = takes == "state" and any(mentions(_times(node), kind) for kind in _TIMED)
         for function in node.functions():
             if function in names:
-                operators.setdefault(names[function], {"name": names[function], "takes": takes, "timers": timers})
+                operators.setdefault(names[function], GraphOperator(names[function], takes, timers))
             elif function[0].startswith(UDF_NAME):
                 number = function[0].removeprefix(UDF_NAME)
                 name = "clonos.decode" if number == "1" else f"clonos.decode#{number}"
-                operators.setdefault(name, {"name": name, "takes": "columns", "timers": False})
+                operators.setdefault(name, GraphOperator(name))
     return list(operators.values())
 
 

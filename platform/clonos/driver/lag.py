@@ -16,6 +16,7 @@ from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.partition_offsets import OffsetClient, Offsets
 from clonos.settings import KafkaSettings
+from clonos.telemetry.driver_events import Lag, Retention
 from clonos.telemetry.events import Emit
 
 _EVERY_S: Final = 3.0
@@ -181,12 +182,12 @@ class LagMeter:
             report = (lag, progress if any(sums.values()) else {})
             if lag and report != self._reported_lag.get(query) and not self._stopped.is_set():
                 self._reported_lag[query] = report
-                self._emit("lag", query=query, topics=sums, partitions=furthest_behind(lag))
+                self._emit(Lag(query, sums, furthest_behind(lag)))
 
     def _report_retention(self, query: str, unread: dict[str, int]) -> None:
         if unread != self._reported_retention.get(query, {}) and not self._stopped.is_set():
             self._reported_retention[query] = unread
-            self._emit("retention", query=query, topics=unread)
+            self._emit(Retention(query, unread))
 
 
 def _unmoved(_query: str) -> bool:

@@ -12,7 +12,8 @@ from clonos.errors import BrokerLimit, ClonosError
 from clonos.kafka import client_config
 from clonos.log.topic import check_log_topic, log_topic
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import Emit, error_fields
+from clonos.telemetry.driver_events import LogTopicUnsafe
+from clonos.telemetry.events import Emit
 
 _EVERY_S: Final = 60.0
 
@@ -60,5 +61,5 @@ class LogTopicWatch:
             except BrokerLimit as error:
                 finding = error
             if finding is not None and finding.what != self._reported:
-                self._emit("log-topic-unsafe", **(error_fields(finding) | {"kept": "the job continues."}))
+                self._emit(LogTopicUnsafe.of(finding, kept="the job continues."))
             self._reported = finding.what if finding is not None else ""

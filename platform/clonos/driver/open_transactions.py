@@ -18,6 +18,7 @@ from confluent_kafka import IsolationLevel
 from clonos.errors import ClonosError
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
+from clonos.telemetry.driver_events import OpenTransactions as OpenTransactionsSeen
 from clonos.telemetry.events import Emit
 
 _EVERY_S: Final = 3.0
@@ -87,4 +88,4 @@ class OpenTransactions:
         # Repeated at each poll, because receivers discard earlier reports at a claim.
         if (topics or self._reported) and not self._stopped.is_set():
             self._reported = bool(topics)
-            self._emit("open-transactions", topics={topic: time.time() - age for topic, age in topics.items()})
+            self._emit(OpenTransactionsSeen({topic: time.time() - age for topic, age in topics.items()}))

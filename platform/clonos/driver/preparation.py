@@ -10,7 +10,7 @@ from clonos.driver.checkpoint import CheckpointDirectory, reconcile
 from clonos.driver.continuity import check_sink_topic
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.finished_topics import finished_topics, with_replay, without
-from clonos.driver.job_graph import Graph, published_topics
+from clonos.driver.job_graph import published_topics
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions
 from clonos.driver.repeatable import streaming_scans
@@ -26,6 +26,8 @@ from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.claiming import Ownership
 from clonos.log.records import Resolution
 from clonos.spark.spooling import DriverLane, can_spool
+from clonos.telemetry.driver_events import Graph, Reconciled, Resolved, StaticInputUnpinned, TopicCreatedAgain
+from clonos.telemetry.events import Emit
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Preparation:
     positions: Positions
     directory: Callable[[Query], CheckpointDirectory]
     topic_ids: TopicIds
-    emit: Callable[..., None]
+    emit: Emit
     on_progress: Callable[[str, Progress], None]
     attempt: int
 
@@ -89,12 +91,12 @@ class Preparation:
             self._resolve_with_new_code(query, own)
         committed = self._committed(query)
         for decision in record_resolutions(own, query.sink, committed, self.options.resolutions, self.job.code):
-            self.emit("resolved", query=query.name, epoch=decision.epoch, action=decision.action)
+            self.emit(Resolved(query.name, decision.epoch, decision.action))
         published = self.topic_ids.of(published_topics(self.graph, query))
         for topic in check_sink_topic(own, query.name, committed + 1, published):
-            self.emit("topic-created-again", query=query.name, topic=topic)
+            self.emit(TopicCreatedAgain(query.name, topic))
         for repair in reconcile(checkpoint, query.name, own.state, self.positions.check_retained):
-            self.emit("reconciled", query=query.name, done=repair)
+            self.emit(Reconciled(query.name, repair))
         rescale_after = rescale_to(
             self.job.spec.spec.shuffle_partitions,
             spark,
@@ -112,7 +114,7 @@ class Preparation:
         lane = self._driver_lane(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:
-            self.emit("static-input-unpinned", query=query.name, input=static_input)
+            self.emit(StaticInputUnpinned(query.name, static_input))
         runner = EpochRunner(
             spark,
             self.job,

@@ -49,8 +49,10 @@ from clonos.spark.clusters import (
 from clonos.spark.session import Session, build_session, is_local, session_conf
 from clonos.spark.storage import needs_s3
 from clonos.spark.user_session import configure_workers
+from clonos.telemetry import driver_events as report
 from clonos.telemetry import logs
-from clonos.telemetry.events import Emit, Event, EventHandler, Events, error_fields
+from clonos.telemetry.driver_events import DriverEvent
+from clonos.telemetry.events import Emit, EventHandler, Events
 from clonos.telemetry.openlineage import lineage
 from clonos.telemetry.tracing import Traces, tracing
 
@@ -107,34 +109,34 @@ def run_job(
             stop_on_signals(_stop_at_once)
             _run(job, options, settings, events, before_run, session, reporter.set_topics if reporter else None)
         except StopRequested:
-            events.emit("state", state=DriverState.STOPPED)
-            events.emit("stopped")
+            events.emit(report.State(DriverState.STOPPED))
+            events.emit(report.Stopped())
         except ClonosError as error:
             if status.state not in {"FAILED", "SUPERSEDED"}:
-                events.emit("failed", **error_fields(error))  # before the driver ran; it emits its own failures
+                events.emit(report.Failed.of(error))  # before the driver ran; it emits its own failures
             raise
         except Py4JNetworkError as failure:
             exited = jvm_exited(failure)
             if status.state != "FAILED":
-                events.emit("failed", **error_fields(exited))
+                events.emit(report.Failed.of(exited))
             raise exited from failure
         except Exception as failure:
             if status.state != "FAILED":
-                events.emit("failed", error="unexpected", what=f"{type(failure).__name__}: {failure}")
+                events.emit(report.Failed.of(failure))
             raise
         finally:
-            events.emit("summary", **status.summary())
+            events.emit(status.summary())
             events.close()
 
 
-def _trace(traces: Traces, event: Event) -> None:
-    if event["event"] == "epoch":
+def _trace(traces: Traces, event: DriverEvent) -> None:
+    if isinstance(event, report.Epoch):
         traces.epoch(event)
 
 
-def _bind_generation(event: Event) -> None:
-    if event["event"] == "claimed":
-        logs.bind_fields(generation=event["generation"])
+def _bind_generation(event: DriverEvent) -> None:
+    if isinstance(event, report.Claimed):
+        logs.bind_fields(generation=event.generation)
 
 
 def _run(
@@ -235,13 +237,13 @@ def _await_kafka(settings: Settings, events: Events) -> KafkaSettings:
             kafka = reachable_kafka(settings)
         except BrokerUnavailable as error:
             if not waiting:
-                events.emit("state", state=DriverState.WAITING)
-                events.emit("waiting", **error_fields(error))
+                events.emit(report.State(DriverState.WAITING))
+                events.emit(report.Waiting.of(error))
                 waiting = True
             time.sleep(_RETRY_S)
         else:
             if waiting:
-                events.emit("state", state=DriverState.STARTING)
+                events.emit(report.State(DriverState.STARTING))
             return kafka
 
 
@@ -267,13 +269,13 @@ def _cluster(spec: Spec, options: RunOptions) -> ClusterUse | None:
 def _announce(spark: SparkSession, cluster: ClusterUse | None, events: Events) -> None:
     """Emit the ``session`` event."""
     context = spark.sparkContext
-    events.emit(
-        "session",
+    session = report.Session(
         master=context.master,
         application_id=context.applicationId,
         ui=context.uiWebUrl or "",
         cluster=cluster.name if cluster is not None else "",
     )
+    events.emit(session)
 
 
 def _prepare_cluster(job: Job, session: Session, cluster: ClusterUse, checkpoint: str) -> None:
@@ -310,7 +312,7 @@ def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSetti
 def _stalled(events: Events, query: str, seconds: float) -> None:
     """Exit at once: a query that hangs cannot be stopped gracefully, and the next driver fences this one."""
     error = DriverUnresponsive(f"Query {query} has made no progress for {seconds:.0f} s although input waits.")
-    events.emit("failed", **error_fields(error))
+    events.emit(report.Failed.of(error))
     events.close()
     os._exit(error.exit_code)
 

@@ -19,7 +19,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -36,6 +36,8 @@ from clonos.log.claiming import Ownership
 from clonos.log.records import EpochCommitted, Plan, Record
 from clonos.spark.internals import hadoop_configuration, jvm_of, repartition_state
 from clonos.spark.stored_files import StoredFolder
+from clonos.telemetry.driver_events import Rescaled
+from clonos.telemetry.events import Emit
 
 _FOLDER: Final = ".rescale-"
 _REFUSALS: Final = ("STATE_REPARTITION_", "STDS_FAILED_TO_READ_STATE_SCHEMA")
@@ -62,7 +64,7 @@ def rescale_to(
     checkpoint: CheckpointDirectory,
     query: str,
     own: Ownership,
-    emit: Callable[..., None],
+    emit: Emit,
     *,
     code: str,
     delivery: DeliveryMode,
@@ -104,8 +106,7 @@ def rescale_to(
         before, started = checkpoint.partitions, time.monotonic()
         epoch = _rescale(spark, checkpoint, query, own, number, code=code, delivery=delivery)
         duration_ms = round((time.monotonic() - started) * 1000)
-        sizes = {"partitions_before": before, "partitions": number}
-        emit("rescaled", query=query, epoch=epoch, **sizes, duration_ms=duration_ms)
+        emit(Rescaled(query, epoch, before, number, duration_ms))
 
 
 def _rescale(

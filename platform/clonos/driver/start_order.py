@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from clonos.driver.job_graph import Graph
 from clonos.driver.running import Running
+from clonos.telemetry.driver_events import Graph, GraphQuery
 
 # Within this time a query with input has begun its first epoch: in a JVM that has run its queries, and in another one.
 _BEGINS_S: Final = 1.0
@@ -35,11 +35,11 @@ class StartOrder:
         self._deadline = time.monotonic() + _HEAD_START_S
         self._before: dict[str, list[Running]] = {}  # query → the earlier ones whose output it reads
         for number, running in enumerate(queries):
-            read = set(graph.get(running.query.name, {}).get("topics", ()))
+            read = set(graph.get(running.query.name, GraphQuery()).topics)
             self._before[running.query.name] = [
                 earlier
                 for earlier in queries[:number]
-                if not read.isdisjoint(graph.get(earlier.query.name, {}).get("outputs", ()))
+                if not read.isdisjoint(graph.get(earlier.query.name, GraphQuery()).outputs)
             ]
 
     def due(self) -> list[Running]:

@@ -6,9 +6,21 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from clonos.telemetry.events import FIGURES, Event
+from clonos.telemetry.driver_events import (
+    FIGURES,
+    DriverEvent,
+    Epoch,
+    Failed,
+    Lag,
+    Report,
+    Restart,
+    State,
+    Summary,
+    Superseded,
+    Waiting,
+)
 
 MINUTE_S: Final = 60.0
 _RATE_S: Final = 10.0
@@ -44,13 +56,13 @@ class QueryStatus:
     lag: dict[str, int] = field(default_factory=dict)
     recent: deque[Finished] = field(default_factory=deque)  # the epochs of the last minute
 
-    def take(self, event: Event) -> None:
-        """Add the finished epoch that an ``epoch`` event reports."""
-        self.epoch = event["epoch"]
+    def take(self, event: Epoch) -> None:
+        """Add a finished epoch."""
+        self.epoch = event.epoch
         self.epochs += 1
         for name in FIGURES:
-            self.sums[name] += event.get(name, 0)
-        finished = Finished(event["at"], event["duration_ms"], event.get("records_in", 0), event["records_out"])
+            self.sums[name] += getattr(event, name)
+        finished = Finished(event.at, event.duration_ms, event.records_in, event.records_out)
         self.recent.append(finished)
         self.forget(finished.at)
 
@@ -102,36 +114,36 @@ class JobStatus:
         self.trouble: Trouble | None = None
         self.queries: dict[str, QueryStatus] = {}
 
-    def take(self, event: Event) -> None:
+    def take(self, event: DriverEvent) -> None:
         """Update the status with one event of the driver."""
         with self.lock:
-            self.generation = event.get("generation") or self.generation
-            match event["event"]:
-                case "state":
-                    self.state, self.since = event["state"], event["at"]
-                case "epoch":
-                    self._query(event).take(event)
+            self.generation = event.generation or self.generation
+            match event:
+                case State():
+                    self.state, self.since = event.state, event.at
+                case Epoch():
+                    self._query(event.query).take(event)
                     self.attempt = 0
-                case "lag":
-                    self._query(event).lag = event["topics"]
-                case "restart":
+                case Lag():
+                    self._query(event.query).lag = event.topics
+                case Restart():
                     self.restarts += 1
-                    self.attempt, self.pause_s = event["attempt"], event.get("pause_s", 0.0)
+                    self.attempt, self.pause_s = event.attempt, event.pause_s
                     self._note_trouble(event)
-                case "waiting":
+                case Waiting():
                     self._note_trouble(event)
-                case "superseded" | "failed":
-                    self.state = event["event"].upper()
+                case Superseded() | Failed():
+                    self.state = event.name.upper()
                     self._note_trouble(event)
 
-    def _query(self, event: Event) -> QueryStatus:
-        return self.queries.setdefault(event["query"], QueryStatus())
+    def _query(self, name: str) -> QueryStatus:
+        return self.queries.setdefault(name, QueryStatus())
 
-    def _note_trouble(self, event: Event) -> None:
-        self.trouble = Trouble(event["at"], event["error"], event["what"], event.get("hint", ""))
+    def _note_trouble(self, event: Report) -> None:
+        self.trouble = Trouble(event.at, event.error, event.what, event.hint)
 
-    def summary(self, *, now: float | None = None) -> dict[str, Any]:
-        """Totals since the start of this process, as the fields of the driver's last event.
+    def summary(self, *, now: float | None = None) -> Summary:
+        """Totals since the start of this process: the driver's last event.
 
         `now` is the current time in seconds since 1970; default: that of the clock.
         """
@@ -139,10 +151,12 @@ class JobStatus:
             sums: Counter[str] = Counter()
             for query in self.queries.values():
                 sums.update(query.sums)
-            return {
-                "state": self.state,
-                "seconds": round((time.time() if now is None else now) - self.started, 1),
-                "epochs": sum(query.epochs for query in self.queries.values()),
-                **{name: sums[name] for name in FIGURES},
-                "restarts": self.restarts,
-            }
+            summary = Summary(
+                state=self.state,
+                seconds=round((time.time() if now is None else now) - self.started, 1),
+                epochs=sum(query.epochs for query in self.queries.values()),
+                restarts=self.restarts,
+            )
+            for name in FIGURES:
+                setattr(summary, name, sums[name])
+            return summary

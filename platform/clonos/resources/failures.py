@@ -9,7 +9,10 @@ from typing import Any, Final, Literal
 from clonos.errors import BY_SLUG, ClonosError, SpecError
 from clonos.resources.jobs import Failure
 from clonos.resources.service import FieldProblem
+from clonos.telemetry.driver_events import Report
+from clonos.telemetry.redaction import redact_text
 
+_STACK: Final = 10_000  # characters
 Domain = Literal["user", "environment", "consistency", "run", "internal"]
 # The exit code names the family of an error (`clonos.errors`).
 _DOMAINS: Final[tuple[tuple[range, Domain], ...]] = (
@@ -82,4 +85,23 @@ def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:
         domain=domain_of(error),
         retry=error.retry,
         at=datetime.now(UTC),
+    )
+
+
+def reported_failure(report: Report) -> Failure:
+    """The REST failure that an event of a driver reports, with the time of the event.
+
+    A job's code chooses the words of an error, so secrets in them are replaced.
+    """
+    domain, retry = kind_of(report.error)
+    return Failure(
+        error=report.error,
+        what=redact_text(report.what),
+        kept=report.kept,
+        hint=report.hint,
+        domain=domain,
+        retry=retry,
+        at=datetime.fromtimestamp(report.at, UTC),
+        stack=redact_text(report.stack)[:_STACK],
+        codes=report.codes,
     )

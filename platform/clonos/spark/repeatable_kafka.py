@@ -93,7 +93,7 @@ def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
     return frozenset(filter(None, topics.split(",")))
 
 
-def take_latencies(spark: SparkSession, run_id: str) -> dict[str, int]:
+def take_latencies(spark: SparkSession, run_id: str) -> dict[int, int]:
     """The end-to-end latencies of the records that a running query has read since the previous call.
 
     A latency is the time from a record's timestamp in Kafka until this call, by the clock of the driver's host.
@@ -112,7 +112,7 @@ def take_latencies(spark: SparkSession, run_id: str) -> dict[str, int]:
     except Py4JError:
         return {}
     counts = (count.split(":") for count in text.split(",") if count)
-    return {number: int(records) for number, records in counts}
+    return {int(number): int(records) for number, records in counts}
 
 
 def set_bound(spark: SparkSession, run_id: str, records: int) -> None:

@@ -42,7 +42,9 @@ from clonos.standby.promotion import PromotionMailbox
 from clonos.standby.rehearsal import Rehearsal
 from clonos.standby.states import TRANSITIONS, StandbyState
 from clonos.standby.warming import Warming
-from clonos.telemetry.events import Emit, error_fields
+from clonos.telemetry import driver_events as report
+from clonos.telemetry.driver_events import DriverEvent
+from clonos.telemetry.events import Emit
 
 _POLL_S: Final = 0.1
 _REFRESH_INTERVAL_S: Final = 5.0
@@ -160,7 +162,7 @@ class Standby:
 
     def _report_stall(self, query: str, seconds: float) -> None:
         """Report that the job's driver makes no progress; the agent decides about a self-promotion."""
-        self._emit("primary-stalled", query=query, seconds=round(seconds, 1))
+        self._emit(report.PrimaryStalled(query, round(seconds, 1)))
 
     def _warm(self) -> None:
         """Rehearse until READY; a promotion interrupts."""
@@ -225,7 +227,7 @@ class Standby:
         if self._prepared.state.committed != self._reported_epochs and now > self._reported_at + _REPORT_INTERVAL_S:
             self._reported_epochs, self._reported_at = dict(self._prepared.state.committed), now
             # With the state: an agent that restarts reads only the newest events.
-            self._emit("following", epochs=self._reported_epochs, state=self._state)
+            self._emit(report.Following(self._reported_epochs, self._state))
 
     def _meter_progress(self) -> None:
         """Pass the progress of the job's driver to the lag meter: the plan of the newest epoch holds it."""
@@ -246,7 +248,7 @@ class Standby:
 
     def _become_stale(self, error: ClonosError) -> None:
         if self._state is StandbyState.READY:
-            self._emit("standby-trouble", **error_fields(error))
+            self._emit(report.StandbyTrouble.of(error))
             self._transition(StandbyState.STALE)
 
     def _refresh(self, check: Callable[[], None]) -> None:
@@ -280,7 +282,7 @@ class Standby:
             typed = failure if isinstance(failure, ClonosError) else None
             error = typed or EpochFailed(f"The standby's Python workers cannot be started: {failure}.")
             if self._state is StandbyState.STALE and not self._workers_failed:
-                self._emit("standby-trouble", **error_fields(error))
+                self._emit(report.StandbyTrouble.of(error))
             self._workers_failed = True
             self._become_stale(error)
         else:
@@ -325,10 +327,10 @@ class Standby:
         if state not in TRANSITIONS[self._state]:
             raise AssertionError(f"{self._state} → {state}")
         self._state = state
-        self._emit("standby", state=state)
+        self._emit(report.Standby(state))
 
 
-def _discard(event: str, **fields: object) -> None:
+def _discard(event: DriverEvent) -> None:
     """Drop an event: the job's driver reports its own lag."""
 
 

@@ -13,6 +13,8 @@ from clonos.jobs.context import Query
 from clonos.standby.mirror import Mirror
 from clonos.standby.rehearsal import NotRehearsed, Rehearsal, may_read_state
 from clonos.standby.scratch import CheckpointContent, checkpoint_content
+from clonos.telemetry.driver_events import NotRehearsed as RehearsalFailed
+from clonos.telemetry.driver_events import Rehearsed
 from clonos.telemetry.events import Emit
 
 # bench/README.md has their effect: most of it comes from the first runs. Each batch links the state once.
@@ -97,7 +99,7 @@ class Warming:
                 if unreported:
                     seconds = round(time.monotonic() - self._started_at, 3)
                     epoch_s = max(self._rehearsal.seconds.values(), default=None)
-                    self._emit("rehearsed", seconds=seconds, state=self._rehearsed, epoch_s=epoch_s)
+                    self._emit(Rehearsed(seconds, dict(self._rehearsed), epoch_s))
                 unreported = False
                 self._wait_for_content()
 
@@ -123,7 +125,7 @@ class Warming:
                 raise
             if not self._stopping.is_set() and str(error) not in self._reported_failures:
                 self._reported_failures.add(str(error))
-                self._emit("not-rehearsed", what=str(error))
+                self._emit(RehearsalFailed(str(error)))
 
     def _wait_for_content(self) -> None:
         """Wait until a checkpoint has more to read, or `_REPEAT_S` have passed."""

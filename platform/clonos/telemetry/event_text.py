@@ -6,20 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from clonos.telemetry import driver_events as reported
+from clonos.telemetry.driver_events import DriverEvent, from_fields
+
 _Fields = Mapping[str, Any]
-_WARNINGS: Final = frozenset(
-    {
-        "lint",
-        "restart",
-        "waiting",
-        "standby-trouble",
-        "not-rehearsed",
-        "primary-stalled",
-        "log-topic-unsafe",
-        "not-truncated",
-    }
-)
-_ERRORS: Final = frozenset({"superseded", "failed"})
 # Shown elsewhere in a line, or too long for one.
 _OMITTED: Final = frozenset(
     {"event", "job", "generation", "at", "level", "timestamp", "logger", "exception", "stack", "kept", "hint"}
@@ -28,17 +18,13 @@ _OMITTED: Final = frozenset(
 _MAX_VALUE: Final = 300
 
 
-def level_of(event: _Fields) -> str:
-    """The log level of an event: ``info``, ``warning`` or ``error``."""
-    name = event.get("event")
-    if name in _ERRORS or (name == "epoch" and event.get("diverged_lanes")):
-        return "error"
-    silent = name == "kafka" and event.get("silent_since") is not None
-    loses = name == "epoch" and bool(event.get("late_rows"))
-    return "warning" if silent or loses or name in _WARNINGS else "info"
+def level_of(fields: _Fields) -> str:
+    """The level of a log line without one: ``info``, ``warning`` or ``error``."""
+    event = _event(fields)
+    return "info" if event is None else event.level
 
 
-def text_of(event: _Fields) -> str:
+def text_of(fields: _Fields) -> str:
     """An event, or the fields of a JSON log line, as a short text.
 
     Example:
@@ -47,19 +33,25 @@ def text_of(event: _Fields) -> str:
         >>> text_of({"event": "rates are old", "level": "warning", "logger": "orders.rates", "age_s": 90.0})
         'orders.rates: rates are old age_s=90'
     """
-    name = str(event["event"])
-    if event.get("what") and (event.get("error") or "level" not in event):
-        return ": ".join(filter(None, (name, str(event.get("error") or ""), str(event["what"]))))
-    if name in _TEXTS and "level" not in event:
-        try:
-            return _TEXTS[name](event)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
-            pass  # of another version: its fields follow its name
-    logger = str(event.get("logger") or "")
+    name = str(fields["event"])
+    if fields.get("what") and (fields.get("error") or "level" not in fields):
+        return ": ".join(filter(None, (name, str(fields.get("error") or ""), str(fields["what"]))))
+    event = None if "level" in fields else _event(fields)
+    if event is not None and (text := _text(event)):
+        return text
+    logger = str(fields.get("logger") or "")
     # Java names are long; the class is enough.
-    short = logger.rpartition(".")[2] if str(event.get("level", "")).isupper() else logger
-    others = fields_text({key: value for key, value in event.items() if key not in _OMITTED})
+    short = logger.rpartition(".")[2] if str(fields.get("level", "")).isupper() else logger
+    others = fields_text({key: value for key, value in fields.items() if key not in _OMITTED})
     return " ".join(filter(None, (f"{short}:" if short else "", name, others)))
+
+
+def _event(fields: _Fields) -> DriverEvent | None:
+    """The event of a driver with these fields; None if they are those of another log line."""
+    try:
+        return from_fields(fields)
+    except ValueError:
+        return None
 
 
 def fields_text(fields: _Fields) -> str:
@@ -74,35 +66,37 @@ def _value(value: Any) -> str:
     return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
 
 
-def _epoch(event: _Fields) -> str:
-    parts = [f"{event['records_in']} records in, {event['records_out']} out"]
+def _text(event: DriverEvent) -> str:
+    """The text of an event; empty: its fields are shown as they are."""
+    match event:
+        case reported.State():
+            return f"state {event.state}"
+        case reported.Standby():
+            return f"standby {event.state}"
+        case reported.Session():
+            return f"Spark session {event.application_id} on {event.master}"
+        case reported.Claimed():
+            return f"claimed the causal log: generation {event.generation}, lineage {event.lineage}"
+        case reported.Ready():
+            return f"{event.query} is ready to read"
+        case reported.Epoch():
+            return _epoch(event)
+        case reported.Lag():
+            topics = ", ".join(f"{topic} {records}" for topic, records in event.topics.items() if records)
+            return f"lag of {event.query}: {topics or 'none'}"
+        case reported.Kafka():
+            if event.silent_since is not None:
+                return "Kafka does not answer"
+            behind = f", {event.under_replicated} partitions under-replicated" if event.under_replicated else ""
+            return f"Kafka answers, brokers: {event.brokers}{behind}"
+    return ""
+
+
+def _epoch(event: reported.Epoch) -> str:
+    parts = [f"{event.records_in} records in, {event.records_out} out"]
     counts = {"skipped_lanes": "lanes skipped", "diverged_lanes": "lanes diverged", "dead_letters": "dead letters"}
     counts |= {"dropped": "records dropped", "late_rows": "late rows dropped"}
     counts |= {"replayed_determinants": "determinants replayed"}
-    parts += [f"{event[name]} {text}" for name, text in counts.items() if event.get(name)]
-    replay = "replay of epoch" if event.get("replay") else "epoch"
-    return f"{replay} {event['epoch']} of {event['query']}: {', '.join(parts)}, {event['duration_ms']:.0f} ms"
-
-
-def _lag(event: _Fields) -> str:
-    topics = ", ".join(f"{topic} {records}" for topic, records in event["topics"].items() if records)
-    return f"lag of {event['query']}: {topics or 'none'}"
-
-
-def _kafka(event: _Fields) -> str:
-    if event["silent_since"] is not None:
-        return "Kafka does not answer"
-    behind = f", {event['under_replicated']} partitions under-replicated" if event["under_replicated"] else ""
-    return f"Kafka answers, brokers: {event['brokers']}{behind}"
-
-
-_TEXTS: Final = {
-    "state": lambda event: f"state {event['state']}",
-    "standby": lambda event: f"standby {event['state']}",
-    "session": lambda event: f"Spark session {event['application_id']} on {event['master']}",
-    "claimed": lambda event: f"claimed the causal log: generation {event['generation']}, lineage {event['lineage']}",
-    "ready": lambda event: f"{event['query']} is ready to read",
-    "epoch": _epoch,
-    "lag": _lag,
-    "kafka": _kafka,
-}
+    parts += [f"{count} {text}" for name, text in counts.items() if (count := getattr(event, name))]
+    replay = "replay of epoch" if event.replay else "epoch"
+    return f"{replay} {event.epoch} of {event.query}: {', '.join(parts)}, {event.duration_ms:.0f} ms"

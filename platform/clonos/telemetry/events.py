@@ -1,42 +1,24 @@
-"""Events of a driver: JSON objects with a name and fields. `docs/observing.md` lists them."""
+"""Writes the events of a driver (`clonos.telemetry.driver_events`) to its file and to handlers."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import structlog
 
-from clonos.errors import CheckpointMismatch, ClonosError
-from clonos.telemetry.event_text import level_of
+from clonos.telemetry.driver_events import DriverEvent, as_line
 
-Emit = Callable[..., None]
-Event = dict[str, Any]
-EventHandler = Callable[[Event], None]
-_MAX_STACK_CHARACTERS: Final = 8_000
+Emit = Callable[[DriverEvent], None]
+EventHandler = Callable[[DriverEvent], None]
 # Interval at which a driver touches its event file.
 HEARTBEAT_S: Final = 1.0
-# Counts of an ``epoch`` event that are summed.
-FIGURES: Final = (
-    "records_in",
-    "records_out",
-    "recorded_determinants",
-    "recorded_bytes",
-    "replayed_determinants",
-    "published_lanes",
-    "skipped_lanes",
-    "diverged_lanes",
-    "dead_letters",
-    "dropped",
-    "late_rows",
-)
 
 
 class Events:
@@ -60,19 +42,19 @@ class Events:
         self._closed = threading.Event()
         self.generation = 0
 
-    def emit(self, event: str, **fields: Any) -> None:
-        """Write one event with this name and these fields to the file, and pass it to the handlers."""
-        record = {"event": event, "job": self._job, "generation": self.generation, **fields, "at": time.time()}
+    def emit(self, event: DriverEvent) -> None:
+        """Set the job, the generation and the time of an event, write it to the file, and pass it to the handlers."""
+        event.job, event.generation, event.at = self._job, self.generation, time.time()
         with self._lock:
             if self._closed.is_set():
                 return  # a watch that was stopped had a request in progress
             # A full disk or a closed pipe must not fail a published epoch.
             with contextlib.suppress(OSError):
                 if self._out:
-                    self._out.write(as_line(record) + "\n")
+                    self._out.write(as_line(event) + "\n")
             for handler in self._handlers:
                 with contextlib.suppress(OSError):
-                    handler(record)
+                    handler(event)
 
     def start_heartbeat(self) -> None:
         """Touch the event file each second until `close`. The agent detects a frozen driver by the age of this file."""
@@ -94,52 +76,14 @@ class Events:
                 self._out.close()
 
 
-def as_line(event: Event) -> str:
-    """An event as one line of JSON."""
-    return json.dumps(event, default=str)
-
-
-def error_fields(error: ClonosError) -> Event:
-    """Fields of an event that reports `error`: slug, ``what``, ``kept``, ``hint``; ``stack`` if it has a cause."""
-    fields: Event = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
-    if isinstance(error, CheckpointMismatch) and error.codes:
-        fields["codes"] = list(error.codes)
-    cause = error.__cause__
-    seen = {id(error)}  # `raise error from error` makes a circle
-    # RestartsExhausted wraps the error that wraps the original exception
-    while isinstance(cause, ClonosError) and cause.__cause__ is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        cause = cause.__cause__
-    return fields if cause is None else {**fields, "stack": _stack(cause)}
-
-
-def _stack(cause: BaseException) -> str:
-    """The stack as text; an exception of Spark contains the traceback of the worker, then the one of the JVM."""
-    text = "".join(traceback.format_exception(cause, chain=False))
-    half = _MAX_STACK_CHARACTERS // 2
-    return text if len(text) <= _MAX_STACK_CHARACTERS else f"{text[:half]}\n…\n{text[-half:]}"
-
-
-def log_event(event: Event, logger: Any = None) -> None:
-    """Write an event as a log line, without long fields such as ``offsets`` and ``stack``.
-
-    Events about problems are written as a warning or an error, others as information.
+def log_event(event: DriverEvent, logger: Any = None) -> None:
+    """Write an event as a log line, without its long fields, such as ``offsets`` and ``stack``.
 
     Args:
         event: The event.
         logger: A structlog logger; default the logger of the process.
     """
-    omitted = {
-        "event",
-        "at",
-        "executors",
-        "latencies",
-        "offsets",
-        "operators",
-        "queries",
-        "spans",
-        "stack",
-        "topics_in",
-    }
-    fields = {name: value for name, value in event.items() if name not in omitted}
-    getattr(logger or structlog.get_logger("clonos"), level_of(event))(event["event"], **fields)
+    fields = msgspec.to_builtins(event)
+    omitted = event.long | {"event", "at"}
+    shown = {name: value for name, value in fields.items() if name not in omitted}
+    getattr(logger or structlog.get_logger("clonos"), event.level)(event.name, **shown)

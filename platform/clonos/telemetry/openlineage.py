@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,7 @@ import structlog
 
 from clonos.errors import SpecError
 from clonos.settings import LineageSettings
+from clonos.telemetry.driver_events import DriverEvent, Failed, Finished, Report, State, Stopped, Superseded
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
@@ -27,7 +28,12 @@ _PRODUCER: Final = "clonos"
 _CLOSE_S: Final = 1.0
 _QUEUE_SIZE: Final = 100
 # Last event of a driver → state of the OpenLineage run.
-_FINAL_STATES: Final = {"stopped": "COMPLETE", "finished": "COMPLETE", "superseded": "ABORT", "failed": "FAIL"}
+_FINAL_STATES: Final[dict[type[DriverEvent], str]] = {
+    Stopped: "COMPLETE",
+    Finished: "COMPLETE",
+    Superseded: "ABORT",
+    Failed: "FAIL",
+}
 _log = structlog.get_logger("clonos")
 
 
@@ -61,17 +67,15 @@ class Lineage:
         """Set the broker and the topics read and written, before the job runs."""
         self.broker, self.read, self.written = broker, sorted(read), sorted(written)
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Convert an event of the driver (`docs/observing.md`) to an OpenLineage event and queue it; other events are
-        ignored.
-        """
-        kind = event["event"]
-        if kind == "state" and event["state"] == "RUNNING" and not self._running:
-            self._running = True
-            self._put("START", event["at"])
-        elif kind in _FINAL_STATES and self._running:
+    def take(self, event: DriverEvent) -> None:
+        """Convert an event of the driver to an OpenLineage event and queue it; other events are ignored."""
+        if isinstance(event, State):
+            if event.state == "RUNNING" and not self._running:
+                self._running = True
+                self._put("START", event.at)
+        elif (final := _FINAL_STATES.get(type(event))) is not None and self._running:
             self._running = False
-            self._put(_FINAL_STATES[kind], event["at"], why=event.get("what"))
+            self._put(final, event.at, why=event.what if isinstance(event, Report) else None)
 
     def close(self) -> None:
         """Wait until all queued OpenLineage events are sent, at most one second."""

@@ -17,6 +17,7 @@ import structlog
 
 from clonos.errors import SpecError
 from clonos.settings import TraceSettings
+from clonos.telemetry.driver_events import Epoch, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -70,21 +71,21 @@ class Traces:
         self._provider = _provider(service, settings, exporter)
         self._tracer = self._provider.get_tracer("clonos")
 
-    def epoch(self, event: Mapping[str, Any]) -> None:
-        """Create the spans of an epoch from its ``epoch`` event."""
-        duration_ms, end = float(event["duration_ms"]), float(event["at"])
+    def epoch(self, event: Epoch) -> None:
+        """Create the spans of a finished epoch."""
+        duration_ms = event.duration_ms
         attributes = {
             _SYSTEM: "kafka",
-            _COUNT: event["records_out"],
-            JOB: event["job"],
-            GENERATION: event["generation"],
-            _EPOCH: event["epoch"],
-            _QUERY: event["query"],
-            _REPLAY: event["replay"],
-            _READ: event["records_in"],
+            _COUNT: event.records_out,
+            JOB: event.job,
+            GENERATION: event.generation,
+            _EPOCH: event.epoch,
+            _QUERY: event.query,
+            _REPLAY: event.replay,
+            _READ: event.records_in,
         }
-        start = end - duration_ms / 1000
-        self._span("epoch", start, duration_ms, attributes, _consecutive_parts(start, event["spans"]))
+        start = event.at - duration_ms / 1000
+        self._span("epoch", start, duration_ms, attributes, _consecutive_parts(start, event.spans))
 
     def recovery(self, job: str, at: float, ended: float, body: Mapping[str, Any], phases: Iterable[Part]) -> None:
         """Create the spans of a recovery that has ended.
@@ -165,10 +166,10 @@ def load() -> None:
         import opentelemetry.sdk.trace.export  # noqa: F401
 
 
-def _consecutive_parts(at: float, spans: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
+def _consecutive_parts(at: float, spans: Iterable[Span]) -> Iterator[Part]:
     for span in spans:
-        yield Part(span["name"], at, span["duration_ms"])
-        at += span["duration_ms"] / 1000
+        yield Part(span.name, at, span.duration_ms)
+        at += span.duration_ms / 1000
 
 
 def _provider(service: str, settings: TraceSettings, exporter: SpanExporter | None) -> TracerProvider:

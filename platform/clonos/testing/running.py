@@ -12,12 +12,13 @@ from clonos.driver.options import RunOptions
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import Trigger
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import Event, Events
+from clonos.telemetry.driver_events import DriverEvent
+from clonos.telemetry.events import Events
 
 
 def run_through(
     job: Job, *, spark: SparkSession, kafka: KafkaSettings, checkpoint: Path | str, params: dict[str, str] | None = None
-) -> list[Event]:
+) -> list[DriverEvent]:
     """Run `job` until it has processed all records of its sources, as ``trigger.availableNow`` does.
 
     Args:
@@ -42,7 +43,7 @@ def run_through(
     spec = job.spec.with_params(params or {})
     body = spec.spec.model_copy(update={"trigger": Trigger(available_now=True)})
     spec = spec.model_copy(update={"spec": body})
-    received: list[Event] = []
+    received: list[DriverEvent] = []
     events = Events(spec.name, None, [received.append])
     options = RunOptions(checkpoint=str(checkpoint))
     Driver(replace(job, spec=spec), spark, kafka, events, options).run()

@@ -33,7 +33,7 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def running(generation: int = 1) -> None:
-    emit("claimed", generation=generation)
+    emit("claimed", generation=generation, lineage=1)
     emit("state", state="RUNNING", generation=generation)
 
 

@@ -24,7 +24,7 @@ signal.signal(signal.SIGTERM, lambda *_: end("STOPPED"))
 running()
 number = 0
 while True:
-    emit("epoch", query="q", epoch=number, generation=1)
+    emit("epoch", query="q", epoch=number, generation=1, duration_ms=1.0)
     print("line", number, flush=True)
     number += 1
     time.sleep(0.002)

@@ -16,6 +16,7 @@ from clonos.agent.waiting import is_set_within
 from clonos.errors import CLASSES, ClonosError, DirectoryInUse
 from clonos.private_folders import write_private
 from clonos.resources.hosts import Work
+from clonos.telemetry.driver_events import Epoch, as_line
 
 
 def status_of(tmp_path: Path, *events: dict[str, object]) -> DriverStatus:
@@ -64,7 +65,9 @@ def test_driver_status_reads_complete_events(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     status = DriverStatus(path, 0)
     status.read()
-    path.write_text('half a li\n[]\n{"event": "claimed", "generation": 7}\n{"event": "state", "state": "RUN')
+    path.write_text(
+        'half a li\n[]\n{"event": "claimed", "generation": 7, "lineage": 1}\n{"event": "state", "state": "RUN'
+    )
     status.read()
     assert (status.generation, status.state) == (7, None)
     status._apply(b'{"event": "state", "state": "RUNNING", "at": "soon"}')  # a job can write into its event file
@@ -76,7 +79,7 @@ def test_driver_status_reads_complete_events(tmp_path: Path) -> None:
     assert status.state == "RUNNING"
     with path.open("a") as out:
         for epoch in range(30_000):
-            out.write(json.dumps({"event": "epoch", "epoch": epoch, "generation": 8, "text": "x" * 40}) + "\n")
+            out.write(as_line(Epoch(query="q", epoch=epoch, duration_ms=1.0, generation=8)) + "\n")
     late = DriverStatus(path, 0)  # an adopting agent reads only the end of the file
     late.read()
     assert (late.generation, late.state) == (8, "RUNNING")

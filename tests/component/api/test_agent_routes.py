@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clonos.resources.event_sentences import sentence_of
+from clonos.resources.event_types import sentence_of
 from clonos.testing.harness import eventually
 from clonos_api.store.db.database import Origin
 from support.busy import slowdown

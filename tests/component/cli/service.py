@@ -28,7 +28,7 @@ from clonos.resources.checkpoints import (
     Savepoint,
     Span,
 )
-from clonos.resources.event_sentences import sentence_of
+from clonos.resources.event_types import sentence_of
 from clonos.resources.hosts import Host, HostRegister, HostState, Standby
 from clonos.resources.incidents import ListedRecovery, QueryContinuity, compare, incident, loss_of, sentence
 from clonos.resources.jobs import (

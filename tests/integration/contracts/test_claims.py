@@ -32,6 +32,7 @@ from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 from clonos.testing.faults import triggered
 from clonos.testing.harness import eventually, has_open_transaction
+from support.event_fields import into
 
 
 def test_control_is_read_without_a_claim(kafka: KafkaSettings, name: str) -> None:
@@ -364,7 +365,7 @@ def test_a_log_topic_that_becomes_unsafe_while_the_job_runs_is_reported(kafka: K
     own = claim(kafka, name)
     admin = AdminClient(client_config(kafka))
     events: list[dict[str, Any]] = []
-    watch = LogTopicWatch(kafka, name, lambda event, **fields: events.append({"event": event, **fields}))
+    watch = LogTopicWatch(kafka, name, into(events))
 
     def set_retention(value: str) -> None:
         entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)

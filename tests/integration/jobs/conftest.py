@@ -23,6 +23,7 @@ from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.settings import KafkaSettings
 from clonos.spark.session import build_session
 from clonos.telemetry.events import Events
+from support.event_fields import into
 from support.fetch_order import permuted_shuffle
 from support.registry import StubRegistry
 
@@ -82,7 +83,7 @@ class InProcess:
         )
         body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})
         job = Job(function, JobSpec(metadata=Metadata(name=name), spec=body), code)
-        events = Events(name, None, [self.events.append])
+        events = Events(name, None, [into(self.events)])
         Driver(job, self._spark, self._kafka, events, options).run()
 
     def events_of(self, event: str) -> list[dict[str, Any]]:

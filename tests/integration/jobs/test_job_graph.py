@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import Row
@@ -23,7 +24,7 @@ from clonos.formats import Json
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos_api.store.reported_graph import parse
+from clonos.telemetry.driver_events import Graph
 
 pytestmark = pytest.mark.turn
 
@@ -105,7 +106,7 @@ def test_the_graph_names_topics_operators_and_state(
     # A busy machine may restart the query with the processor: Spark waits ten seconds for its worker.
     graph, *later = [claimed["queries"] for claimed in run_job.events_of("claimed")]
     assert all(again == graph for again in later)
-    assert {query: reported.model_dump() for query, reported in parse(graph).items()} == graph
+    assert msgspec.to_builtins(msgspec.convert(graph, Graph)) == graph
     both = {"topics": sorted([cards, transfers]), "patterns": [], "dead_letters": [], "sink": "KafkaSink"}
     # One of three uses of the function is in no plan, so its name in plans stands for the others.
     judge = {"name": "judged", "takes": "columns", "timers": False}

@@ -44,6 +44,7 @@ from clonos.spark.kafka_clients import JvmProducer
 from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
 from support.collecting import collecting
+from support.event_fields import into
 
 pytestmark = pytest.mark.full
 
@@ -287,7 +288,7 @@ def test_lag_counts_the_unread_records(kafka: KafkaSettings, make_topic: MakeTop
     first, second = make_topic(2, "one"), make_topic(1, "two")
     feed(kafka, first, 2, 10)
     reports: list[dict[str, Any]] = []
-    meter = LagMeter(kafka, lambda event, **fields: reports.append({"event": event, **fields}))
+    meter = LagMeter(kafka, into(reports))
     meter.note("q", {first: {0: 2, 1: 5}, second: {0: 0}})
     meter.poll_once()
     meter.poll_once()
@@ -355,7 +356,7 @@ def test_retention_close_to_unread_records_is_reported(kafka: KafkaSettings, mak
     topic = make_topic(1, "in")
     feed(kafka, topic, 1, 1000)
     reports: list[dict[str, Any]] = []
-    meter = LagMeter(kafka, lambda event, **fields: reports.append({"event": event, **fields}))
+    meter = LagMeter(kafka, into(reports))
     admin = AdminClient(client_config(kafka))
 
     def polled() -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from clonos.cli.live import FoldedFrames, Picture, ending, span
 from clonos.driver.status import JobStatus
+from clonos.telemetry.driver_events import Summary, from_fields
 
 T0 = 1_700_000_000.0
 
@@ -23,7 +24,7 @@ T0 = 1_700_000_000.0
 def status(*events: dict[str, Any]) -> JobStatus:
     job = JobStatus("wordcount", now=T0)
     for event in events:
-        job.take({"generation": 3, "at": T0, **event})
+        job.take(from_fields({"generation": 3, "at": T0, **event}))
     return job
 
 
@@ -146,7 +147,7 @@ def test_the_view_of_a_restarting_job_shows_error_and_hint() -> None:
     text = drawn(job, T0 + 21)
     assert "RESTARTING for 1s  generation 3  restarts 1  up 21s  attempt 2, after a pause of 0.2 s" in text
     assert "last error, 1s ago: epoch-failed: A worker was lost.\nWhat to do: see the log of the worker." in text
-    job.take({**state("RUNNING", T0 + 22), "generation": 4})
+    job.take(from_fields({**state("RUNNING", T0 + 22), "generation": 4}))
     text = drawn(job, T0 + 30)
     assert "generation 4" in text
     assert "last error, 10s ago: epoch-failed" in text
@@ -190,23 +191,15 @@ def test_the_summary_line() -> None:
 
 def test_the_summary_has_all_totals() -> None:
     summary = status(state("FINISHED"), *running("words", 2, dead_letters=3)).summary(now=T0 + 2.25)
-    assert summary == {
-        "state": "FINISHED",
-        "seconds": 2.2,
-        "epochs": 2,
-        "records_in": 100,
-        "records_out": 900,
-        "recorded_determinants": 8,
-        "recorded_bytes": 0,
-        "replayed_determinants": 0,
-        "published_lanes": 0,
-        "skipped_lanes": 0,
-        "diverged_lanes": 0,
-        "dead_letters": 6,
-        "dropped": 0,
-        "late_rows": 0,
-        "restarts": 0,
-    }
+    assert summary == Summary(
+        state="FINISHED",
+        seconds=2.2,
+        epochs=2,
+        records_in=100,
+        records_out=900,
+        recorded_determinants=8,
+        dead_letters=6,
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,12 +228,13 @@ def test_java_stack_traces_are_shortened() -> None:
 _ON_A_TERMINAL = """
 import os, subprocess, sys
 from clonos.cli.live import LiveView
+from clonos.telemetry.driver_events import Claimed, State
 from clonos.telemetry.logs import configure_logs
 
 configure_logs("console", "info")
 with LiveView("wordcount") as view:
-    view.report({"event": "state", "state": "RUNNING", "generation": 1, "at": 0.0})
-    view.report({"event": "claimed", "generation": 7, "at": 0.0})
+    view.report(State("RUNNING", generation=1))
+    view.report(Claimed(1, generation=7))
     subprocess.run(["sh", "-c", "echo a line of the JVM >&2"])
     print("printed by the job")
     os.write(2, b"written to stderr\\n")

@@ -14,6 +14,7 @@ from clonos.driver.dependencies import OUTAGE_S, KafkaWatch, wait_for_kafka
 from clonos.errors import BrokerUnavailable
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually
+from support.event_fields import into
 
 KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
@@ -73,7 +74,7 @@ def test_an_answer_is_any_word_of_a_broker(
 def test_each_change_of_what_kafka_answers_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch)
     events: list[dict[str, Any]] = []
-    watch = KafkaWatch(KAFKA, lambda _name, **fields: events.append(fields), log="log", every_s=0.001)
+    watch = KafkaWatch(KAFKA, into(events), log="log", every_s=0.001)
     watch.start()
     cluster.await_requests(3)
     cluster.error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -91,15 +92,15 @@ def test_each_change_of_what_kafka_answers_is_an_event(monkeypatch: pytest.Monke
 def test_each_generation_has_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first report comes before the claim, and the control plane drops it with the claim."""
     cluster = Cluster(monkeypatch)
-    brokers: list[int] = []
-    watch = KafkaWatch(KAFKA, lambda _name, **fields: brokers.append(fields["brokers"]), log="log", every_s=0.001)
+    events: list[dict[str, Any]] = []
+    watch = KafkaWatch(KAFKA, into(events), log="log", every_s=0.001)
     watch.start()
     cluster.await_requests(3)
-    assert brokers == [3]
+    assert [event["brokers"] for event in events] == [3]
     watch.note_claim()
     cluster.await_requests(3)
     watch.stop()
-    assert brokers == [3, 3]
+    assert [event["brokers"] for event in events] == [3, 3]
 
 
 def test_a_log_that_several_answers_lack_is_deleted_once_it_was_claimed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ from clonos.log.claiming import Claimant
 from clonos.log.control import ControlState
 from clonos.log.records import Claim, InputSlice, Marker, Owner, Plan
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import Event, Events
+from clonos.telemetry.driver_events import GraphQuery
+from clonos.telemetry.events import Events
+from support.event_fields import into
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +95,7 @@ def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
         )
         for name in ("words", "totals")
     ]
-    graph: Any = {"words": {"topics": ["lines"], "outputs": ["words"]}, "totals": {"topics": ["words"], "outputs": []}}
+    graph = {"words": GraphQuery(topics=["lines"], outputs=["words"]), "totals": GraphQuery(topics=["words"])}
     driver, order = created(on_start=lambda query, _offsets: noted.append(query)), StartOrder(queries, graph)
     driver._start_due(order)
     assert noted == ["words"]
@@ -317,8 +319,8 @@ class Attempts:
         spec = Spec(restart_policy=RestartPolicy(attempts=2, initial_backoff_ms=0))
         job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"), spec=spec))
         spark: Any = None
-        self.events: list[Event] = []
-        events = Events("j", None, [self.events.append])
+        self.events: list[dict[str, Any]] = []
+        events = Events("j", None, [into(self.events)])
         self.driver = Driver(job, spark, KafkaSettings(), events, RunOptions())
         self.count = 0
         self.away = False

@@ -9,6 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from clonos.driver.executor_watch import ExecutorWatch
+from support.event_fields import into
 
 
 class Some:
@@ -59,9 +60,7 @@ class Context:
 def watched(context: Context, every_s: float = 3.0) -> tuple[ExecutorWatch, list[dict[str, Any]]]:
     events: list[dict[str, Any]] = []
     session: Any = SimpleNamespace(sparkContext=context)
-    return ExecutorWatch(
-        session, lambda event, **keys: events.append({"event": event, **keys}), every_s=every_s
-    ), events
+    return ExecutorWatch(session, into(events), every_s=every_s), events
 
 
 def test_each_change_is_reported_once() -> None:

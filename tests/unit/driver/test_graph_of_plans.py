@@ -10,8 +10,9 @@ import pytest
 
 from clonos.causal import naming
 from clonos.driver import job_graph as graph_module
-from clonos.driver.job_graph import Graph, job_graph
+from clonos.driver.job_graph import job_graph
 from clonos.driver.repeatable import StreamingScan
+from clonos.telemetry.driver_events import Graph
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -67,13 +68,13 @@ def one_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def operators(graph: Graph, of: str = "out") -> list[tuple[str, str, bool]]:
-    return [(each["name"], each["takes"], each["timers"]) for each in graph[of]["operators"]]
+    return [(each.name, each.takes, each.timers) for each in graph[of].operators]
 
 
 def test_sources_are_topics_and_patterns() -> None:
     reported = job_graph([query(SOURCE)], {})["out"]
-    assert (reported["topics"], reported["patterns"]) == (["a", "b", "c"], ["orders-(a|b)"])
-    assert (reported["outputs"], reported["more_outputs"], reported["sink"]) == (["to"], False, "SimpleNamespace")
+    assert (reported.topics, reported.patterns) == (["a", "b", "c"], ["orders-(a|b)"])
+    assert (reported.outputs, reported.more_outputs, reported.sink) == (["to"], False, "SimpleNamespace")
 
 
 def test_operators_have_the_names_of_the_log_in_the_order_of_the_data() -> None:
@@ -112,7 +113,7 @@ def test_a_function_with_an_unused_use_keeps_its_name_in_plans() -> None:
     ],
 )
 def test_steps_of_spark_with_state(plan: Nodes, state: list[str]) -> None:
-    assert job_graph([query(plan)], {})["out"]["state"] == state
+    assert job_graph([query(plan)], {})["out"].state == state
 
 
 def fanned_out(*topics: str) -> Nodes:
@@ -148,14 +149,14 @@ NAMED: list[tuple[Nodes, list[str], bool]] = [
 @pytest.mark.parametrize(("plan", "outputs", "rows_name_more"), NAMED)
 def test_topics_that_rows_name(plan: Nodes, outputs: list[str], rows_name_more: bool) -> None:
     reported = job_graph([query(plan, columns=("topic", "value"))], {})["out"]
-    assert (reported["outputs"], reported["more_outputs"]) == (outputs, rows_name_more)
+    assert (reported.outputs, reported.more_outputs) == (outputs, rows_name_more)
 
 
 def test_dead_letters_are_of_the_queries_that_publish_them() -> None:
     plan = project(SOURCE, alias("x", call("clonos_decode_1", 1)), alias("y", call("clonos_decode_2", 2)))
     publishing, other = query(plan, columns=("value", "poison")), query(plan, name="other")
     graph = job_graph([publishing, other], {"clonos_decode_2": "dead"})
-    assert (graph["out"]["dead_letters"], graph["other"]["dead_letters"]) == (["dead"], [])
+    assert (graph["out"].dead_letters, graph["other"].dead_letters) == (["dead"], [])
     assert operators(graph) == [("clonos.decode", "columns", False), ("clonos.decode#2", "columns", False)]
 
 
@@ -163,7 +164,7 @@ def test_the_column_topic_means_nothing_to_a_sink_without_topics() -> None:
     files = query(SOURCE, columns=("topic", "value"))
     del files.sink.topic
     reported = job_graph([files], {})["out"]
-    assert (reported["outputs"], reported["more_outputs"]) == ([], False)
+    assert (reported.outputs, reported.more_outputs) == ([], False)
 
 
 def test_a_plan_of_an_unknown_form_has_no_graph() -> None:
@@ -182,5 +183,5 @@ def test_a_graph_has_at_most_a_hundred_names_and_fits_into_an_event(monkeypatch:
     topics = ",".join(f"a-topic-with-a-long-name-{number}" for number in range(1000))
     scans = [StreamingScan("clonos.RepeatableKafka", {"subscribe": topics})]
     monkeypatch.setattr(graph_module, "streaming_scans", lambda frame: scans)
-    assert len(job_graph([query(SOURCE)], {})["out"]["topics"]) == 100
+    assert len(job_graph([query(SOURCE)], {})["out"].topics) == 100
     assert job_graph([query(SOURCE, name=f"q{number}") for number in range(100)], {}) == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,6 +13,7 @@ from clonos.driver.lag import LagMeter, close_to_retention, furthest_behind
 from clonos.errors import BrokerUnavailable
 from clonos.partition_offsets import Offsets
 from clonos.settings import KafkaSettings
+from clonos.telemetry.driver_events import DriverEvent, Lag
 from clonos.testing.harness import eventually
 
 
@@ -66,9 +66,9 @@ class Kafka:
     def bounds(self, partitions: set[TopicPartition]) -> tuple[Offsets, Offsets]:
         return {("t", 0): 0}, self.ends(partitions)
 
-    def _emit(self, event: str, **fields: Any) -> None:
-        assert event == "lag"
-        self.events.append(fields["topics"])
+    def _emit(self, event: DriverEvent) -> None:
+        assert isinstance(event, Lag)
+        self.events.append(event.topics)
 
     def poll(self) -> list[dict[str, int]]:
         """Poll once; returns the events of this poll."""

@@ -36,7 +36,8 @@ from clonos.spark import jvm as gateway
 from clonos.spark import session
 from clonos.spark.jvm import GatewayProcess
 from clonos.spark.session import Session
-from clonos.telemetry.events import Event, Events
+from clonos.telemetry.events import Events
+from support.event_fields import into
 
 JOB = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j")))
 
@@ -50,11 +51,13 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def ends_with(failure: Exception, *, alive: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[BaseException, Event]:
+def ends_with(
+    failure: Exception, *, alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[BaseException, dict[str, Any]]:
     """The error with which a driver ends, and its ``failed`` event."""
-    seen: list[Event] = []
+    seen: list[dict[str, Any]] = []
     spark: Any = None
-    driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [seen.append]), RunOptions())
+    driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [into(seen)]), RunOptions())
 
     def attempt(_prepared: object) -> ClonosError | None:
         if isinstance(failure, ClonosError):
@@ -90,14 +93,14 @@ def test_other_errors_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_jvm_that_exits_before_the_driver_runs_is_typed_too(handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Event] = []
+    seen: list[dict[str, Any]] = []
 
     def run(*_arguments: object) -> None:
         raise Py4JNetworkError("Answer from Java side is empty")
 
     monkeypatch.setattr(process, "_run", run)
     with pytest.raises(JvmExited, match="Answer from Java side is empty"):
-        process.run_job(JOB, RunOptions(), handlers=[seen.append])
+        process.run_job(JOB, RunOptions(), handlers=[into(seen)])
     assert [event["error"] for event in seen if event["event"] == "failed"] == ["jvm-exited"]
 
 
@@ -106,8 +109,8 @@ def test_failures_count_as_effects_of_an_outage_only_so_often(monkeypatch: pytes
     policy = RestartPolicy(attempts=2, initialBackoff="1ms")
     job = replace(JOB, spec=JOB.spec.model_copy(update={"spec": Spec(restartPolicy=policy)}))
     spark: Any = None
-    seen: list[Event] = []
-    driver = Driver(job, spark, KafkaSettings(), Events("j", None, [seen.append]), RunOptions())
+    seen: list[dict[str, Any]] = []
+    driver = Driver(job, spark, KafkaSettings(), Events("j", None, [into(seen)]), RunOptions())
     for name in ("define", "check"):
         monkeypatch.setattr(driver, name, lambda: None)
 
@@ -130,8 +133,8 @@ def test_failures_count_as_effects_of_an_outage_only_so_often(monkeypatch: pytes
 def test_a_driver_waits_until_the_file_system_of_its_checkpoint_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     away = CheckpointUnavailable("HDFS does not answer.")
     spark: Any = None
-    seen: list[Event] = []
-    driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [seen.append]), RunOptions())
+    seen: list[dict[str, Any]] = []
+    driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [into(seen)]), RunOptions())
     checks = iter([None, away, away, away, None])
     attempts: list[ClonosError | None] = [EpochFailed("Spark could not write"), None]
 
@@ -193,7 +196,7 @@ def test_connections_are_closed_after_the_jvm_exited(monkeypatch: pytest.MonkeyP
 
 
 def test_a_stop_before_the_driver_exists_ends_cleanly(handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Event] = []
+    seen: list[dict[str, Any]] = []
 
     def build(*_arguments: object, **_options: object) -> Session:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -202,5 +205,5 @@ def test_a_stop_before_the_driver_exists_ends_cleanly(handlers: None, monkeypatc
     monkeypatch.setattr(process, "build_session", build)
     monkeypatch.setattr(process, "ensure_jars", lambda _settings: SimpleNamespace())
     monkeypatch.setattr(process, "reachable_kafka", lambda _settings: KafkaSettings())
-    process.run_job(JOB, RunOptions(), handlers=[seen.append], advice=False)
+    process.run_job(JOB, RunOptions(), handlers=[into(seen)], advice=False)
     assert [event["state"] for event in seen if event["event"] in ("state", "summary")] == ["STOPPED", "STOPPED"]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from clonos.driver import start_order
-from clonos.driver.job_graph import Graph
 from clonos.driver.start_order import StartOrder
+from clonos.telemetry.driver_events import Graph, GraphQuery
 from support.clock import Clock
 
 WORDCOUNT: Graph = {
-    "words": {"topics": ["lines"], "outputs": ["sample", "words"]},
-    "totals": {"topics": ["words"], "outputs": ["totals"]},
-    "archive": {"topics": ["lines"], "outputs": ["archive"]},
+    "words": GraphQuery(topics=["lines"], outputs=["sample", "words"]),
+    "totals": GraphQuery(topics=["words"], outputs=["totals"]),
+    "archive": GraphQuery(topics=["lines"], outputs=["archive"]),
 }
 
 
@@ -73,9 +73,9 @@ def test_a_query_waits_while_the_first_epoch_before_it_runs(clock: Clock) -> Non
 
 def test_a_chain_starts_in_its_order(clock: Clock) -> None:
     graph: Graph = {
-        "first": {"topics": ["in"], "outputs": ["a"]},
-        "second": {"topics": ["a"], "outputs": ["b"]},
-        "third": {"topics": ["b"], "outputs": ["c"]},
+        "first": GraphQuery(topics=["in"], outputs=["a"]),
+        "second": GraphQuery(topics=["a"], outputs=["b"]),
+        "third": GraphQuery(topics=["b"], outputs=["c"]),
     }
     first, second, third = queries("first", "second", "third")
     order = StartOrder([first, second, third], graph)
@@ -92,7 +92,7 @@ def test_a_chain_starts_in_its_order(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "graph", [{}, {"a": {"topics": ["t"], "outputs": ["t"]}, "b": {"topics": [], "outputs": ["t"]}}]
+    "graph", [{}, {"a": GraphQuery(topics=["t"], outputs=["t"]), "b": GraphQuery(topics=[], outputs=["t"])}]
 )
 def test_queries_of_an_unknown_order_start_together(clock: Clock, graph: Graph) -> None:
     assert names(StartOrder(queries("a", "b"), graph).due()) == ["a", "b"]

@@ -21,6 +21,8 @@ from clonos.standby.rehearsal import NotRehearsed, narrow_epoch
 from clonos.standby.scratch import checkpoint_content, link_checkpoint
 from clonos.standby.standby_driver import Standby
 from clonos.standby.states import TRANSITIONS, StandbyState
+from clonos.telemetry import driver_events as reported
+from clonos.telemetry.driver_events import DriverEvent, StandbyTrouble
 from clonos.testing.harness import eventually
 
 
@@ -202,10 +204,10 @@ class Workers:
     """A waiting standby, whose Python workers cannot be started because of `failure`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception, *, jvm_runs: bool) -> None:
-        self.events: list[tuple[str, Any]] = []
+        self.events: list[DriverEvent] = []
         self.standby = Standby.__new__(Standby)
         self.standby._state = StandbyState.READY
-        self.standby._emit = lambda event, **fields: self.events.append((event, fields))
+        self.standby._emit = self.events.append
         self.standby._spark = cast(Any, None)
         self.standby._driver = cast(Any, SimpleNamespace(check=lambda: None))
         self.standby._prepared = cast(Any, SimpleNamespace(refresh=lambda: None))
@@ -227,8 +229,9 @@ def test_a_standby_without_workers_is_stale(monkeypatch: pytest.MonkeyPatch, fai
     workers = Workers(monkeypatch, failure, jvm_runs=True)
     workers.standby._keep_workers()
     (trouble, state) = workers.events
-    assert (trouble[0], trouble[1]["error"]) == ("standby-trouble", error)
-    assert state == ("standby", {"state": StandbyState.STALE})
+    assert isinstance(trouble, StandbyTrouble)
+    assert trouble.error == error
+    assert state == reported.Standby(StandbyState.STALE)
     workers.standby._keep_workers()
     assert len(workers.events) == 2, "it is STALE already"
     workers.standby._refresh(lambda: None)
@@ -236,7 +239,7 @@ def test_a_standby_without_workers_is_stale(monkeypatch: pytest.MonkeyPatch, fai
     workers.fail = False
     workers.standby._keep_workers()
     workers.standby._refresh(lambda: None)
-    assert workers.events[2:] == [("standby", {"state": StandbyState.READY})]
+    assert workers.events[2:] == [reported.Standby(StandbyState.READY)]
 
 
 def test_a_standby_without_a_jvm_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,9 +266,9 @@ def test_a_check_that_hangs_delays_no_promotion_and_makes_the_standby_stale(monk
     assert (standby._state, followed) == (StandbyState.READY, [1])
     monkeypatch.setattr(standby_driver, "_LONG_CHECK_S", 0.0)
     standby._keep_warm()
-    assert [fields.get("error") or fields["state"] for _, fields in workers.events] == [
-        "checkpoint-unavailable",
-        StandbyState.STALE,
-    ]
+    trouble, state_of_standby = workers.events
+    assert isinstance(trouble, StandbyTrouble)
+    assert trouble.error == "checkpoint-unavailable"
+    assert state_of_standby == reported.Standby(StandbyState.STALE)
     answers.set()
     eventually(lambda: standby._keep_warm() or standby._state is StandbyState.READY, "the check passes")

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from clonos.settings import LineageSettings
+from clonos.telemetry.driver_events import (
+    DriverEvent,
+    Failed,
+    Finished,
+    Report,
+    State,
+    Stopped,
+    Summary,
+    Superseded,
+)
 from clonos.telemetry.openlineage import lineage
 from clonos.testing.harness import eventually
 from support.collecting import Collector, collecting
@@ -28,22 +37,28 @@ def backend() -> Iterator[Collector]:
         yield collector
 
 
-def state(name: str) -> dict[str, Any]:
-    return {"event": "state", "state": name, "at": AT}
+def state(name: str) -> DriverEvent:
+    return State(name, at=AT)
 
 
 @pytest.mark.parametrize(
     ("end", "said"),
-    [("stopped", "COMPLETE"), ("finished", "COMPLETE"), ("superseded", "ABORT"), ("failed", "FAIL")],
+    [
+        (Stopped(at=AT + 5), "COMPLETE"),
+        (Finished(at=AT + 5), "COMPLETE"),
+        (Superseded(what="It is old.", at=AT + 5), "ABORT"),
+        (Failed(what="It broke.", at=AT + 5), "FAIL"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_a_run(backend: Collector, end: str, said: str) -> None:
+def test_a_run(backend: Collector, end: DriverEvent, said: str) -> None:
     with lineage("orders", settings(backend)) as flows:
         assert flows is not None
         flows.set_topics("broker:9092", {"in-b", "in-a"}, {"out"})
         for name in ("CLAIMING", "RUNNING", "RESTARTING", "RUNNING"):
             flows.take(state(name))
-        flows.take({"event": end, "what": "It broke." if end == "failed" else None, "at": AT + 5})
-        flows.take({"event": "summary", "at": AT + 5})
+        flows.take(end)
+        flows.take(Summary(at=AT + 5))
     eventually(lambda: len(backend.posted) == 2, "both events are sent")
     assert {post.path for post in backend.posted} == {"/api/v1/lineage"}
     begun, ended = (json.loads(post.body) for post in backend.posted)
@@ -55,7 +70,7 @@ def test_a_run(backend: Collector, end: str, said: str) -> None:
     assert topics == [("kafka://broker:9092", "in-a"), ("kafka://broker:9092", "in-b")]
     assert [topic["name"] for topic in begun["outputs"]] == ["out"]
     failure = ended["run"].get("facets", {}).get("errorMessage", {}).get("message")
-    assert failure == ("It broke." if end == "failed" else None)
+    assert failure == (end.what if isinstance(end, Report) else None)
     assert {post.headers["Authorization"] for post in backend.posted} == {"Bearer k"}
 
 
@@ -63,7 +78,7 @@ def test_a_standby_that_never_ran_is_no_run(backend: Collector) -> None:
     with lineage("orders", settings(backend)) as flows:
         assert flows is not None
         flows.take(state("CLAIMING"))
-        flows.take({"event": "failed", "what": "x", "at": AT})
+        flows.take(Failed(what="x", at=AT))
     assert backend.posted == []
 
 

@@ -16,20 +16,23 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import ValidationError
 
 from clonos.settings import Settings, TraceSettings
+from clonos.telemetry.driver_events import Epoch, Span
 from clonos.telemetry.tracing import Part, Traces, tracing
 from clonos.testing.harness import eventually
 from support.busy import within
 from support.collecting import collecting
 
-EPOCH = {
-    "event": "epoch", "job": "orders", "generation": 3, "query": "out", "epoch": 9, "replay": False, "records_in": 40,
-    "records_out": 38, "duration_ms": 100.0, "at": 1_700_000_000.5,
-    "spans": [
-        {"name": "plan", "duration_ms": 7.0},
-        {"name": "publish", "duration_ms": 90.0},
-        {"name": "commit", "duration_ms": 3.0},
-    ],
-}  # fmt: skip
+EPOCH = Epoch(
+    job="orders",
+    generation=3,
+    at=1_700_000_000.5,
+    query="out",
+    epoch=9,
+    records_in=40,
+    records_out=38,
+    duration_ms=100.0,
+    spans=[Span("plan", 7.0), Span("publish", 90.0), Span("commit", 3.0)],
+)
 
 
 def made(make: Any) -> dict[str, ReadableSpan]:
@@ -99,17 +102,14 @@ def test_the_environment_sets_endpoint_and_headers(monkeypatch: pytest.MonkeyPat
 ENDS = """
 import sys, time
 from clonos.settings import LineageSettings, TraceSettings
+from clonos.telemetry.driver_events import Epoch, Failed, Span, State
 from clonos.telemetry.openlineage import lineage
 from clonos.telemetry.tracing import tracing
 url = sys.argv[1]
 with tracing("x", TraceSettings(endpoint=url)) as traces, lineage("x", LineageSettings(url=url)) as flows:
-    flows.take({"event": "state", "state": "RUNNING", "at": 1.0})
-    spans = [{"name": "plan", "duration_ms": 1.0}]
-    event = dict(
-        event="epoch", job="x", generation=1, query="q", epoch=1, replay=False, records_in=1, records_out=1, at=2.0
-    )
-    traces.epoch({**event, "duration_ms": 1.0, "spans": spans})
-    flows.take({"event": "failed", "what": "x", "at": 2.0})
+    flows.take(State("RUNNING", at=1.0))
+    traces.epoch(Epoch(query="q", epoch=1, at=2.0, duration_ms=1.0, spans=[Span("plan", 1.0)]))
+    flows.take(Failed(what="x", at=2.0))
     print("done", flush=True)
 """
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 import clonos_api
-from clonos.resources.event_sentences import SENTENCES, EventType, sentence_of
+from clonos.resources.event_types import EVENT_KINDS, EventType, sentence_of
 
 SOURCES = Path(clonos_api.__file__).parent
 TYPES = set(get_args(EventType))
@@ -120,20 +118,14 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def emitted() -> Iterator[str]:
-    """Each type that a call of `events.append` has, directly or through a function of the same module."""
-    for file in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("events.append", "_append_event"):
-                yield from (text.value for text in ast.walk(node.args[-1]) if isinstance(text, ast.Constant))
-            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "EventType":
-                yield from (text.value for text in ast.walk(node) if isinstance(text, ast.Constant))
-
-
-def test_each_emitted_type_has_a_sentence() -> None:
-    assert set(emitted()) == TYPES
-    assert set(SENTENCES) == TYPES
+def test_each_type_is_described() -> None:
+    assert set(EVENT_KINDS) == TYPES
     assert {kind for kind, *_ in CASES} >= TYPES
+
+
+@pytest.mark.parametrize(("kind", "data"), [(kind, data) for kind, data, *_ in CASES if kind in TYPES])
+def test_the_fields_of_each_type_are_listed(kind: EventType, data: dict[str, Any]) -> None:
+    assert data.keys() <= set(EVENT_KINDS[kind].fields)
 
 
 def test_pages_follow_each_type() -> None:

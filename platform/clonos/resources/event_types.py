@@ -1,14 +1,14 @@
-"""The sentence of each event of the control plane, for REST, the dashboard and `clonos events`.
+"""The types of the control plane's events, with a sentence for each, for REST, the dashboard and `clonos events`.
 
-`EventType` has every type that the control plane appends, and `SENTENCES` a sentence for each. A sentence names jobs
-and hosts instead of their ids. Events of older versions may lack fields: their sentences are shorter.
+`EventType` has every type that the control plane appends, and `EVENT_KINDS` what each says. A sentence names jobs and
+hosts instead of their ids. Events of older versions may lack fields: their sentences are shorter.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from clonos.resources.figures import duration, size
 from clonos.resources.recovery_descriptions import OUTCOMES
@@ -91,10 +91,10 @@ def sentence_of(kind: str, data: Mapping[str, Any], *, job: str = "", host: str 
         >>> sentence_of("standby.state", {"state": "READY"}, job="fraud", host="host-3")
         'The standby of fraud on host-3 is READY'
     """
-    build = SENTENCES.get(kind)  # type: ignore[call-overload]  # any type may be stored
-    if build is None:
+    known = EVENT_KINDS.get(kind)  # type: ignore[call-overload]  # any type may be stored
+    if known is None:
         return ": ".join(filter(None, (kind, " on ".join(filter(None, (job, host))))))
-    text = " ".join(build(_Fields(data, job, host)).split())
+    text = " ".join(known.sentence(_Fields(data, job, host)).split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
@@ -208,47 +208,141 @@ def _registered(event: _Fields) -> str:
     return f"The host {event.host} registered{replaced}"
 
 
-SENTENCES: Final[Mapping[EventType, Callable[[_Fields], str]]] = {
-    "artifact.created": _uploaded,
-    "artifact.deleted": lambda event: f"The code {event['name']} was deleted",
-    "cluster.created": lambda event: f"The Spark cluster {event['cluster']} was added",
-    "cluster.deleted": lambda event: f"The Spark cluster {event['cluster']} was removed",
-    "cluster.state": lambda event: (
-        f"The Spark cluster {event['cluster']} changed from {event['from']} to {event['to']}"
+class EventKind(NamedTuple):
+    """What events of one type say.
+
+    Attributes:
+        when: When the control plane creates one.
+        fields: The fields of `data`; some events lack some of them.
+        sentence: Builds the sentence.
+    """
+
+    when: str
+    fields: tuple[str, ...]
+    sentence: Callable[[_Fields], str]
+
+
+EVENT_KINDS: Final[Mapping[EventType, EventKind]] = {
+    "artifact.created": EventKind("Uploaded code was stored.", ("id", "name", "size_bytes"), _uploaded),
+    "artifact.deleted": EventKind(
+        "Code that nothing needs was deleted.", ("id", "name"), lambda event: f"The code {event['name']} was deleted"
     ),
-    "cluster.updated": lambda event: f"The Spark cluster {event['cluster']} has version {event['version']}",
-    "host.back": lambda event: f"The host {event.host} is connected again",
-    "host.drained": lambda event: f"The host {event.host} is draining: no driver is placed on it",
-    "host.lost": lambda event: f"The host {event.host} is LOST: its heartbeats stopped",
-    "host.registered": _registered,
-    "host.removed": lambda event: f"The host {event.host} was removed",
-    "host.undrained": lambda event: f"The host {event.host} takes drivers again",
-    "job.created": lambda event: f"{event.job} was created",
-    "job.deleted": lambda event: f"{event.job} was deleted",
-    "job.desired": _desired,
-    "job.exception": lambda event: (
-        f"{event.job}: generation {event['generation']} reported {event['error']}: {event['what']}"
+    "cluster.created": EventKind(
+        "A Spark cluster was added, and its check requested.",
+        ("cluster",),
+        lambda event: f"The Spark cluster {event['cluster']} was added",
     ),
-    "job.generation": _generation,
-    "job.move.began": _move_began,
-    "job.move.ended": _move_ended,
-    "job.recovery.began": _recovery_began,
-    "job.recovery.ended": _recovery_ended,
-    "job.state": lambda event: f"{event.job} changed from {event['from']} to {event['to']}{event.failure()}",
-    "job.updated": lambda event: (
-        f"{event.job} has version {event['version']}"
-        f"{event.joined(', which repeats version ', 'again')}{event.joined(' again, instead of version ', 'instead')}"
+    "cluster.deleted": EventKind(
+        "A Spark cluster was removed.", ("cluster",), lambda event: f"The Spark cluster {event['cluster']} was removed"
     ),
-    "operation.began": lambda event: f"{_operation(event)} began",
-    "operation.ended": _operation_ended,
-    "run.created": _run_created,
-    "run.state": _run_state,
-    "savepoint.completed": _savepoint("is completed"),
-    "savepoint.created": _savepoint("was requested"),
-    "savepoint.deleted": _savepoint("was deleted"),
-    "savepoint.deleting": _savepoint("is being deleted"),
-    "savepoint.failed": _savepoint("failed"),
-    "standby.state": lambda event: f"The standby{event.of_job}{event.on_host} is {event['state']}",
-    "token.created": lambda event: f"The token {event['name']} ({event['role']} of {event['subject']}) was created",
-    "token.revoked": lambda event: f"The token {event['name']} was revoked",
+    "cluster.state": EventKind(
+        "The state of a Spark cluster changed.",
+        ("cluster", "from", "to"),
+        lambda event: f"The Spark cluster {event['cluster']} changed from {event['from']} to {event['to']}",
+    ),
+    "cluster.updated": EventKind(
+        "The description of a Spark cluster was replaced, and its check requested.",
+        ("cluster", "version"),
+        lambda event: f"The Spark cluster {event['cluster']} has version {event['version']}",
+    ),
+    "host.back": EventKind(
+        "The agent of a host that was `LOST` sent a heartbeat.",
+        ("name",),
+        lambda event: f"The host {event.host} is connected again",
+    ),
+    "host.drained": EventKind(
+        "A host was drained: no run is placed on it.",
+        ("name",),
+        lambda event: f"The host {event.host} is draining: no driver is placed on it",
+    ),
+    "host.lost": EventKind(
+        "The lease of a host expired.",
+        ("heartbeat_at", "name"),
+        lambda event: f"The host {event.host} is LOST: its heartbeats stopped",
+    ),
+    "host.registered": EventKind("An agent registered its host.", ("name", "replaced_after_s"), _registered),
+    "host.removed": EventKind("A host was removed.", ("name",), lambda event: f"The host {event.host} was removed"),
+    "host.undrained": EventKind(
+        "The drain of a host was ended.", ("name",), lambda event: f"The host {event.host} takes drivers again"
+    ),
+    "job.created": EventKind("A job was created.", ("desired_state", "name"), lambda event: f"{event.job} was created"),
+    "job.deleted": EventKind("A job was deleted.", ("name",), lambda event: f"{event.job} was deleted"),
+    "job.desired": EventKind(
+        "A start, a stop, a restart or a cancellation was requested.", ("desired_state", "restart"), _desired
+    ),
+    "job.exception": EventKind(
+        "A driver reported an error.",
+        ("error", "generation", "what"),
+        lambda event: f"{event.job}: generation {event['generation']} reported {event['error']}: {event['what']}",
+    ),
+    "job.generation": EventKind(
+        "A driver claimed the causal log.", ("cause", "generation", "host", "lineage", "run"), _generation
+    ),
+    "job.move.began": EventKind(
+        "A planned move, a drain or an upgrade began.", ("cause", "operation", "to"), _move_began
+    ),
+    "job.move.ended": EventKind("A planned move, a drain or an upgrade ended.", ("cause", "failure"), _move_ended),
+    "job.recovery.began": EventKind(
+        "A generation failed, or hands over to its successor.",
+        ("cause", "failed_generation", "recovery"),
+        _recovery_began,
+    ),
+    "job.recovery.ended": EventKind(
+        "All queries of a recovery returned, or the job ended, or another failure followed.",
+        ("downtime_ms", "generation", "outcome", "recovery"),
+        _recovery_ended,
+    ),
+    "job.state": EventKind(
+        "The state of a job changed.",
+        ("failure", "from", "to"),
+        lambda event: f"{event.job} changed from {event['from']} to {event['to']}{event.failure()}",
+    ),
+    "job.updated": EventKind(
+        "A job has another version of its specification or code, which its next start uses.",
+        ("again", "instead", "version"),
+        lambda event: (
+            f"{event.job} has version {event['version']}{event.joined(', which repeats version ', 'again')}"
+            f"{event.joined(' again, instead of version ', 'instead')}"
+        ),
+    ),
+    "operation.began": EventKind(
+        "An operation was requested.", ("kind", "operation"), lambda event: f"{_operation(event)} began"
+    ),
+    "operation.ended": EventKind(
+        "An operation was completed, or failed.", ("failure", "kind", "operation", "state"), _operation_ended
+    ),
+    "run.created": EventKind(
+        "A driver or a standby was placed on a host.", ("host", "run", "standby", "version", "why"), _run_created
+    ),
+    "run.state": EventKind(
+        "An agent reported another state of a run.",
+        ("attempts", "ended", "exit_code", "run", "standby", "state"),
+        _run_state,
+    ),
+    "savepoint.completed": EventKind(
+        "A savepoint was completely written.", ("name", "savepoint"), _savepoint("is completed")
+    ),
+    "savepoint.created": EventKind("A savepoint was requested.", ("name", "savepoint"), _savepoint("was requested")),
+    "savepoint.deleted": EventKind(
+        "The files of a savepoint were deleted.", ("name", "savepoint"), _savepoint("was deleted")
+    ),
+    "savepoint.deleting": EventKind(
+        "The deletion of a savepoint was requested.", ("name", "savepoint"), _savepoint("is being deleted")
+    ),
+    "savepoint.failed": EventKind(
+        "The creation or the deletion of a savepoint failed.", ("name", "savepoint"), _savepoint("failed")
+    ),
+    "standby.state": EventKind(
+        "The state of a standby changed.",
+        ("standby", "state"),
+        lambda event: f"The standby{event.of_job}{event.on_host} is {event['state']}",
+    ),
+    "token.created": EventKind(
+        "An API token was created.",
+        ("name", "role", "subject", "token"),
+        lambda event: f"The token {event['name']} ({event['role']} of {event['subject']}) was created",
+    ),
+    "token.revoked": EventKind(
+        "An API token was revoked.", ("name", "token"), lambda event: f"The token {event['name']} was revoked"
+    ),
 }

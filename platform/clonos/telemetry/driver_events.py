@@ -1,0 +1,793 @@
+"""The events of a driver: one type for each, which the driver writes, and the agent and the control plane read.
+
+An event is one JSON object with its name in ``event``. A later version may add fields, which an earlier one ignores,
+and events, which an earlier one reads as `Unknown`. So drivers, agents and replicas of two versions run together.
+
+Example:
+    >>> line = as_line(State(state="RUNNING", job="orders", generation=2, at=5.0))
+    >>> line
+    '{"event":"state","state":"RUNNING","job":"orders","generation":2,"at":5.0}'
+    >>> from_line(line).state
+    'RUNNING'
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import traceback
+from typing import Annotated, Any, ClassVar, Final, Self, get_args
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from clonos.errors import CheckpointMismatch, ClonosError
+
+VERSION: Final = 1
+"""Version of the events, which the event ``claimed`` names. It changes if a field gets another meaning."""
+
+# The limits keep corrupt lines, and those that job code writes, out of the columns and sums of the control plane.
+Time = Annotated[float, Meta(ge=0, lt=1e11)]
+Small = Annotated[int, Meta(ge=0, lt=2**31)]
+Count = Annotated[int, Meta(ge=0, lt=2**40)]
+Big = Annotated[int, Meta(ge=0, lt=2**53)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Milliseconds = Annotated[float, Meta(ge=0, lt=2**40)]
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+_MAX_STACK_CHARACTERS: Final = 8_000
+
+
+def _event_name(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", class_name).lower()
+
+
+class DriverEvent(Struct, kw_only=True, tag_field="event", tag=_event_name):
+    """An event of a driver. `clonos.telemetry.events.Events` sets its fields.
+
+    Attributes:
+        job: Name of the job.
+        generation: Generation of the driver's newest claim; 0 before the first claim.
+        at: Time of the event, in seconds since 1970.
+    """
+
+    long: ClassVar[frozenset[str]] = frozenset()  # fields that log lines omit
+    usual_level: ClassVar[str] = "info"
+
+    job: str = ""
+    generation: Small = 0
+    at: Time = 0.0
+
+    @property
+    def name(self) -> str:
+        """The value of the field ``event``."""
+        return str(type(self).__struct_config__.tag)
+
+    @property
+    def level(self) -> str:
+        """Level of the event's log line: ``info``, ``warning`` or ``error``."""
+        return self.usual_level
+
+
+class QueryEvent(DriverEvent):
+    """An event about one query.
+
+    Attributes:
+        query: Name of the query.
+    """
+
+    query: Name
+
+
+class Report(DriverEvent, kw_only=True):
+    """An event about an error.
+
+    Attributes:
+        error: Name of the kind of error (`clonos.errors.ClonosError.slug`).
+        what: What happened.
+        kept: What was kept safe.
+        hint: What to do next.
+        stack: Stack of the cause, of at most 8,000 characters; empty without a cause.
+        codes: Hashes of the code with which the job can run (`clonos.errors.CheckpointMismatch`); usually empty.
+    """
+
+    usual_level = "warning"
+
+    long = frozenset({"stack"})
+
+    error: str = "unexpected"
+    what: str = ""
+    kept: str = ""
+    hint: str = ""
+    stack: str = ""
+    codes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, error: BaseException, **fields: Any) -> Self:
+        """The event that reports `error`; `fields`: further fields of the event."""
+        return cls(**(error_fields(error) | fields))
+
+
+# The life of a driver
+
+
+class State(DriverEvent):
+    """The driver's state changed.
+
+    Attributes:
+        state: ``CLAIMING``, ``RECONCILING``, ``RUNNING``, ``RESTARTING``, ``WAITING``, ``STOPPING``, ``STOPPED``,
+            ``FINISHED``, ``SUPERSEDED`` or ``FAILED``.
+    """
+
+    state: str
+
+
+class Session(DriverEvent):
+    """The Spark session exists.
+
+    Attributes:
+        master: Spark's master.
+        application_id: Id of the application.
+        ui: Address of Spark's UI; empty: it has none.
+        cluster: Name of the Spark cluster; empty: none.
+    """
+
+    master: str | None = ""
+    application_id: str = ""
+    ui: str | None = ""
+    cluster: str = ""
+
+
+class Executor(Struct):
+    """An executor of the application.
+
+    Attributes:
+        id: Spark's id.
+        host: Its host.
+        cores: Number of its task slots.
+        stdout: Address of its standard output; empty: unknown.
+        stderr: Address of its standard error; empty: unknown.
+    """
+
+    id: Name
+    host: Name
+    cores: Small
+    stdout: str | None = ""
+    stderr: str | None = ""
+
+
+class Executors(DriverEvent):
+    """The executors of the driver's Spark cluster changed. They are checked every three seconds; a standby sends none.
+
+    Attributes:
+        wanted: Number of executors that Spark asks for.
+        registered: Number of executors that have registered.
+        executors: At most 20 of them.
+    """
+
+    long = frozenset({"executors"})
+
+    wanted: Small
+    registered: Small
+    executors: list[Executor]
+
+
+class Lint(DriverEvent):
+    """One finding of the linter.
+
+    Attributes:
+        file: Path of the file.
+        line: The line, from 1.
+        column: The column, from 1.
+        code: Code of the rule.
+        severity: ``error`` or ``warning``.
+        call: The call as written.
+        runs: The stage in which the code runs: ``rows``, ``job`` or ``start``.
+        why: The reason why a replay may differ.
+        instead: The recommended replacement.
+    """
+
+    usual_level = "warning"
+
+    file: str
+    line: int
+    column: int
+    code: str
+    severity: str
+    call: str
+    runs: str
+    why: str
+    instead: str
+
+
+class GraphOperator(Struct, frozen=True):
+    """An operator of a query.
+
+    Attributes:
+        name: Its name.
+        takes: What its function receives: ``columns``, ``batches``, ``groups`` or ``state``.
+        timers: Whether it may set timers.
+    """
+
+    name: str
+    takes: str = "columns"
+    timers: bool = False
+
+
+class GraphQuery(Struct, frozen=True):
+    """What a query reads, runs and writes.
+
+    Attributes:
+        sink: Name of the sink's class.
+        topics: Topics that it reads by name.
+        patterns: Patterns of further topics.
+        operators: Its operators, in the order of the data.
+        state: Spark's own steps that keep state, such as ``aggregate``.
+        outputs: Topics that it writes.
+        dead_letters: Topics for records that cannot be decoded.
+        more_outputs: Whether its rows may name further topics.
+    """
+
+    sink: str = ""
+    topics: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    operators: list[GraphOperator] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    dead_letters: list[str] = field(default_factory=list)
+    more_outputs: bool = False
+
+
+Graph = dict[str, GraphQuery]
+"""Query → what it reads, runs and writes."""
+
+
+class Claimed(DriverEvent):
+    """The driver claimed the causal log.
+
+    Attributes:
+        lineage: Number of the lineage.
+        lanes: Number of lanes with records in the log.
+        claim_id: Random id of the claim.
+        code: Hash of the job's code.
+        delivery: Query → delivery guarantee of its sink.
+        sharing_depth: Replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; null from earlier versions.
+        reports_ready: Whether the driver sends ``ready``.
+        queries: Query → what it reads, runs and writes; at most 100 entries of each kind, and no query if the whole is
+            longer than 200 KB; null from earlier versions.
+        version: Version of the driver's events.
+    """
+
+    long = frozenset({"queries"})
+
+    lineage: Small
+    lanes: int = 0
+    claim_id: str = ""
+    code: str = ""
+    delivery: dict[Name, str] = field(default_factory=dict)
+    sharing_depth: str | None = None
+    reports_ready: bool = False
+    queries: Graph | None = None
+    version: int = VERSION
+
+
+class Reconciled(QueryEvent):
+    """A checkpoint was repaired from the causal log.
+
+    Attributes:
+        done: The repair.
+    """
+
+    done: str
+
+
+class Resolved(QueryEvent):
+    """The decision about an epoch in doubt was recorded.
+
+    Attributes:
+        epoch: The epoch.
+        action: The decision.
+    """
+
+    epoch: Big
+    action: str
+
+
+class Rescaled(QueryEvent):
+    """The query has another number of shuffle partitions ([rescaling](clusters.md#rescaling)).
+
+    Attributes:
+        epoch: The first epoch with this number.
+        partitions_before: The number before; null: unknown.
+        partitions: The number from this epoch on.
+        duration_ms: Duration of the change, in milliseconds.
+    """
+
+    epoch: Big
+    partitions_before: int | None
+    partitions: int
+    duration_ms: Milliseconds
+
+
+class SinkAdded(QueryEvent):
+    """The causal log does not know this sink yet."""
+
+
+class TopicCreatedAgain(QueryEvent):
+    """A sink topic was deleted and created again.
+
+    Attributes:
+        topic: The topic.
+    """
+
+    topic: str
+
+
+class SourceTopicsDeleted(QueryEvent):
+    """Topics of a pattern were read to their end and deleted.
+
+    Attributes:
+        topics: The topics.
+    """
+
+    topics: list[str]
+
+
+class StaticInputUnpinned(QueryEvent):
+    """A replay cannot detect changes of a table that the query is joined with.
+
+    Attributes:
+        input: The table.
+    """
+
+    input: str
+
+
+class Pinned(DriverEvent):
+    """The driver defined the job again, with the schemas in the plan of the epoch in doubt.
+
+    Attributes:
+        schemas: Lookup in the Schema Registry → its answer.
+    """
+
+    schemas: dict[str, int]
+
+
+class Ready(QueryEvent):
+    """A query has loaded its state, and asks its sources for records; sent once after each start."""
+
+
+class Restart(Report):
+    """The driver restarts its queries after an error.
+
+    Attributes:
+        attempt: Number of consecutive restarts.
+        pause_s: Pause before the restart, in seconds.
+    """
+
+    attempt: int = 0
+    pause_s: float = 0.0
+
+
+class Waiting(Report):
+    """Kafka, the registry, a service or the checkpoint's file system is away. The driver waits."""
+
+
+class Superseded(Report):
+    """A driver with a newer claim owns the job."""
+
+    usual_level = "error"
+
+
+class Failed(Report):
+    """The driver failed."""
+
+    usual_level = "error"
+
+
+class Stopped(DriverEvent):
+    """The driver stopped after a request."""
+
+
+class Finished(DriverEvent):
+    """The job has processed all of its input."""
+
+
+# Epochs
+
+
+class Span(Struct, frozen=True):
+    """A part of an epoch.
+
+    Attributes:
+        name: ``plan``, ``publish`` or ``commit``.
+        duration_ms: Its duration, in milliseconds.
+    """
+
+    name: str
+    duration_ms: float
+
+
+class OperatorCounts(Struct, frozen=True):
+    """The determinants of an operator in one epoch.
+
+    Attributes:
+        recorded: Number of determinants that it recorded.
+        replayed: Number of determinants that it read.
+        bytes: Bytes of those that it recorded.
+    """
+
+    recorded: Count = 0
+    replayed: Count = 0
+    bytes: Count = 0
+
+
+class Counted(DriverEvent, kw_only=True):
+    """Counts of an epoch, or their sums.
+
+    Attributes:
+        records_in: Records read.
+        records_out: Records published, by all attempts.
+        recorded_determinants: Determinants that were recorded.
+        recorded_bytes: Bytes of these determinants.
+        replayed_determinants: Determinants that were read from the causal log.
+        published_lanes: Lanes with records.
+        skipped_lanes: Lanes that an earlier attempt had published.
+        diverged_lanes: Lanes that failed the replay audit.
+        dead_letters: Records that could not be decoded.
+        dropped: Records dropped by a setting of the job.
+        late_rows: [Late rows](howto/keep-state.md#late-rows) that Spark dropped.
+    """
+
+    records_in: Count = 0
+    records_out: Count = 0
+    recorded_determinants: Count = 0
+    recorded_bytes: Count = 0
+    replayed_determinants: Count = 0
+    published_lanes: Count = 0
+    skipped_lanes: Count = 0
+    diverged_lanes: Count = 0
+    dead_letters: Count = 0
+    dropped: Count = 0
+    late_rows: Count = 0
+
+
+FIGURES: Final = tuple(name for name in Counted.__struct_fields__ if name not in DriverEvent.__struct_fields__)
+"""Names of the counts."""
+
+
+class Epoch(Counted, kw_only=True):
+    """An epoch is finished.
+
+    Attributes:
+        query: Name of the query.
+        epoch: Its number.
+        duration_ms: Its duration, in milliseconds.
+        replay: Whether it was a replay.
+        spans: Its parts.
+        operators: Operator → its determinants.
+        topics_in: Source topic → records read.
+        latencies: Class of an end-to-end latency → records; the longest latency of class *n* is 2^(n/4) ms.
+        offsets: Topic → partition → next offset to read.
+    """
+
+    long = frozenset({"spans", "operators", "topics_in", "latencies", "offsets"})
+
+    query: Name
+    epoch: Big
+    duration_ms: Milliseconds
+    replay: bool = False
+    spans: list[Span] = field(default_factory=list)
+    operators: dict[str, OperatorCounts] = field(default_factory=dict)
+    topics_in: dict[str, Count] = field(default_factory=dict)
+    latencies: dict[Annotated[int, Meta(ge=0, lt=200)], Count] = field(default_factory=dict)
+    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def level(self) -> str:
+        """An error if a lane diverged; a warning if Spark dropped late rows."""
+        if self.diverged_lanes:
+            return "error"
+        return "warning" if self.late_rows else "info"
+
+
+class Lag(QueryEvent):
+    """The number of unread records changed; also sent after each start.
+
+    Attributes:
+        topics: Topic → unread records.
+        partitions: Topic → partition → unread records, for the partitions with the largest lag, at most 200.
+    """
+
+    topics: dict[str, Big]
+    partitions: dict[str, dict[int, Big]] = field(default_factory=dict)
+
+
+class Retention(QueryEvent):
+    """A query is close to losing unread records, or no longer. Checked every 30 s.
+
+    Attributes:
+        topics: Topic → largest unread share of a partition, in percent. A partition counts if Kafka has deleted records
+            from it, and 80 % or more, and at least 100, of its records are unread.
+    """
+
+    topics: dict[str, Percent]
+
+
+class OpenTransactions(DriverEvent):
+    """Open transactions block `read_committed` readers. Sent every three seconds while one is older than 5 s, and once
+    afterwards.
+
+    Attributes:
+        topics: Source or sink topic → time since when, in seconds since 1970. The transaction is one of the job or of
+            another producer.
+    """
+
+    topics: dict[str, Time]
+
+
+class Kafka(DriverEvent, kw_only=True):
+    """What the driver sees of Kafka changed. It asks each second.
+
+    Attributes:
+        silent_since: Time of the last answer if Kafka did not answer within 1.5 s; null: it answers.
+        brokers: Number of brokers.
+        under_replicated: Partitions of the causal log without all of their replicas in sync.
+    """
+
+    silent_since: Time | None = None
+    brokers: Small
+    under_replicated: Small
+
+    @property
+    def level(self) -> str:
+        """A warning while Kafka does not answer."""
+        return "info" if self.silent_since is None else "warning"
+
+
+class LogTopicUnsafe(Report):
+    """A setting of the causal log's topic could make Kafka lose its records. Checked every minute. The job continues,
+    but its next start is refused.
+    """
+
+
+class Truncated(QueryEvent):
+    """The causal log was truncated.
+
+    Attributes:
+        partitions: Number of truncated partitions of the log.
+    """
+
+    partitions: int = 0
+
+
+class NotTruncated(Report):
+    """The user lacks the right to truncate the causal log, which grows.
+
+    Attributes:
+        query: Name of the query.
+    """
+
+    query: Name
+
+
+# Standbys
+
+
+class Standby(DriverEvent):
+    """The state of a standby changed ([standbys](standbys.md)).
+
+    Attributes:
+        state: ``WARMING``, ``READY``, ``STALE`` or ``PROMOTING``.
+    """
+
+    state: str
+
+
+class Rehearsed(DriverEvent):
+    """A standby finished its rehearsals.
+
+    Attributes:
+        seconds: Duration of the rehearsals.
+        state: Query → part of its checkpoint that the rehearsal used: ``nothing``, ``offsets``, ``changes`` of state,
+            or a ``snapshot``.
+        epoch_s: Shortest duration of its rehearsals, from the start of the slowest query to the end of its epoch, in
+            seconds; null: none ended.
+    """
+
+    seconds: float = 0.0
+    state: dict[str, str] = field(default_factory=dict)
+    epoch_s: Annotated[float, Meta(ge=0, lt=86_400)] | None = None
+
+
+class NotRehearsed(DriverEvent):
+    """A rehearsal failed. The standby can take over, but its takeover is slower.
+
+    Attributes:
+        what: The reason.
+    """
+
+    usual_level = "warning"
+
+    what: str
+
+
+class StandbyTrouble(Report):
+    """The reason for the state ``STALE`` of a standby."""
+
+
+class Following(DriverEvent):
+    """How far a standby has read the causal log.
+
+    Attributes:
+        epochs: Query → newest committed epoch.
+        state: The standby's state.
+    """
+
+    epochs: dict[Name, Big]
+    state: str = ""
+
+
+class PrimaryStalled(QueryEvent):
+    """The job's driver makes no progress in the causal log although input waits (``selfPromoteAfter``).
+
+    Attributes:
+        seconds: Time without progress.
+    """
+
+    usual_level = "warning"
+
+    seconds: float
+
+
+class Summary(Counted, kw_only=True):
+    """The last event of a process, with the sums of its epochs.
+
+    Attributes:
+        state: State of the driver.
+        seconds: Time since the process started.
+        epochs: Number of finished epochs.
+        restarts: Number of restarts.
+    """
+
+    state: str = ""
+    seconds: float = 0.0
+    epochs: int = 0
+    restarts: int = 0
+
+
+class Unknown(DriverEvent, tag=""):
+    """An event of a later version."""
+
+
+Event = (
+    State
+    | Session
+    | Executors
+    | Lint
+    | Claimed
+    | Reconciled
+    | Resolved
+    | Rescaled
+    | SinkAdded
+    | TopicCreatedAgain
+    | SourceTopicsDeleted
+    | StaticInputUnpinned
+    | Pinned
+    | Ready
+    | Restart
+    | Waiting
+    | Superseded
+    | Failed
+    | Stopped
+    | Finished
+    | Epoch
+    | Lag
+    | Retention
+    | OpenTransactions
+    | Kafka
+    | LogTopicUnsafe
+    | Truncated
+    | NotTruncated
+    | Standby
+    | Rehearsed
+    | NotRehearsed
+    | StandbyTrouble
+    | Following
+    | PrimaryStalled
+    | Summary
+)
+TYPES: Final[dict[str, type[DriverEvent]]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Event)}
+"""Name of an event → its type."""
+
+
+class _Header(Struct):
+    event: str
+    job: str = ""
+    generation: Small = 0
+    at: Time = 0.0
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Event)
+
+
+def as_line(event: DriverEvent) -> str:
+    """An event as one line of JSON. U+FFFD replaces a lone surrogate, which UTF-8 cannot encode."""
+    try:
+        return _encoder.encode(event).decode()
+    except UnicodeEncodeError:
+        return _encoder.encode(storable(msgspec.to_builtins(event, str_keys=True))).decode()
+
+
+def from_line(line: str | bytes) -> DriverEvent:
+    """The event in a line of JSON.
+
+    None replaces infinity and NaN, U+FFFD replaces NUL and lone surrogates: not every database stores them.
+
+    Raises:
+        ValueError: The line is not an event, or one of its fields has another type than the event, or breaks a limit.
+    """
+    try:
+        if (b"\\u0000" if isinstance(line, bytes) else "\\u0000") not in line:  # type: ignore[operator]
+            event: DriverEvent = _decoder.decode(line)
+            return event
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        pass  # of a later version, or with text that msgspec refuses
+    try:
+        return from_fields(storable(json.loads(line)))
+    except RecursionError as error:
+        raise ValueError("the line is nested too deep") from error
+
+
+def from_fields(fields: Any) -> DriverEvent:
+    """The event with these fields, one of which is ``event``.
+
+    Raises:
+        ValueError: As `from_line`.
+    """
+    header = msgspec.convert(fields, _Header)
+    kind = TYPES.get(header.event)
+    if kind is None:
+        return Unknown(job=header.job, generation=header.generation, at=header.at)
+    event: DriverEvent = msgspec.convert(fields, kind, str_keys=True)
+    return event
+
+
+def storable(value: Any) -> Any:
+    """A copy of a JSON value that every database accepts.
+
+    None replaces infinity and NaN, U+FFFD replaces NUL, and ``?`` replaces a lone surrogate.
+    """
+    match value:
+        case str():
+            return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {storable(key): storable(item) for key, item in value.items()}
+        case list():
+            return [storable(item) for item in value]
+    return value
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """The fields of a `Report` of `error`; ``stack`` if it has a cause."""
+    if not isinstance(error, ClonosError):
+        return {"what": f"{type(error).__name__}: {error}"}
+    fields = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
+    codes = list(error.codes) if isinstance(error, CheckpointMismatch) else []
+    cause = error.__cause__
+    seen = {id(error)}  # `raise error from error` makes a circle
+    # RestartsExhausted wraps the error that wraps the original exception
+    while isinstance(cause, ClonosError) and cause.__cause__ is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return {**fields, "codes": codes, "stack": "" if cause is None else _stack(cause)}
+
+
+def _stack(cause: BaseException) -> str:
+    """The stack as text; an exception of Spark contains the traceback of the worker, then the one of the JVM."""
+    text = "".join(traceback.format_exception(cause, chain=False))
+    half = _MAX_STACK_CHARACTERS // 2
+    return text if len(text) <= _MAX_STACK_CHARACTERS else f"{text[:half]}\n…\n{text[-half:]}"
