@@ -248,7 +248,7 @@ async def test_an_event_number_not_read_yet_is_no_gap(tmp_path: Path) -> None:
     await replica.prepare()
     for number in range(10):
         async with replica.database.transaction() as session:
-            events.append(session, "job.state", data={"number": number})
+            events.append(session, "job.state", data={"to": str(number)})
     async with replica.database.reading() as session:
         _, newest = await events.bounds(session)
     replica.feed.newest = newest - 2

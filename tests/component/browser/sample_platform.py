@@ -21,7 +21,7 @@ from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.log.records import EpochIdentity, Owner
 from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import Failure
-from clonos.telemetry.events import error_fields
+from clonos.telemetry.driver_events import error_fields
 from clonos_api.store import clusters, counters, series
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ async def test_older_events_lose_the_ids_of_processes(empty_url: str) -> None:
     schema.downgrade(empty_url, "0005")
     database = Database(empty_url)
     async with database.transaction() as session:
-        events.append(session, "host.registered", data={"name": "h1", "instance": "0a1b"})
+        session.add(EventRow(at=datetime.now(UTC), type="host.registered", data={"name": "h1", "instance": "0a1b"}))
         events.append(session, "host.registered", data={"name": "h2"})
         events.append(session, "other", data={"instance": "kept"})
     await database.close()

@@ -34,7 +34,7 @@ from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import error_fields
+from clonos.telemetry.driver_events import error_fields
 from clonos.testing.harness import eventually, read_committed
 from clonos_sinks.files import FilesSink
 from clonos_sinks.kafka import KafkaSink
