@@ -296,7 +296,7 @@ class Driver:
         except Superseded as error:
             if (foreign := self._claimant.taken_over()) is not None:
                 self._to(DriverState.FAILED)
-                self._events.emit("failed", **error_fields(foreign))
+                self._events.emit(report.Failed.of(foreign))
                 raise foreign from error
             self._to(DriverState.SUPERSEDED)
             self._events.emit(report.Superseded.of(error))
