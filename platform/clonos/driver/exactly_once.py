@@ -257,7 +257,7 @@ class ExactlyOnceQuery:
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
-        """The fields of the newest ``epoch`` event (see ``docs/observing.md``); None before the first."""
+        """The fields of the newest event `clonos.telemetry.driver_events.Epoch`; None before the first."""
         return self._recent.epochs[-1] if self._recent.epochs else None
 
     @property
