@@ -1,8 +1,9 @@
-"""Arrow columns that a Python function returns have the types that the job declares, or the task fails.
+"""Columns that a Python function returns have the types that the job declares, or the task fails.
 
 Spark reads the columns of ``mapInArrow`` by position and by their physical layout: int64 as a timestamp in
 microseconds, the indices of a dictionary as its values, a decimal after rounding. It casts the result of an Arrow UDF,
-with the same effect. The functions of this module check the types before Spark does.
+with the same effect. It converts a pandas result value by value: a number to a time, `Decimal("1.9")` to the int 1. The
+functions of this module check the types before Spark does.
 """
 
 from __future__ import annotations
@@ -85,9 +86,13 @@ class _Result:
     Args:
         function: The function, as the job passes it to Spark.
         declared: The Spark type of its rows, or of its column.
+        pandas: Whether it returns pandas objects. Spark reads their times without a zone in the zone of the session,
+            and their structs by name.
     """
 
-    def __init__(self, function: Function, declared: DataType) -> None:
+    def __init__(self, function: Function, declared: DataType, *, pandas: bool = False) -> None:
+        self._pandas = pandas
+        self._function = function
         self._name = getattr(function, "operator", None) or shown_name(function)
         self._spark: Any = declared
         self._arrow = to_arrow_type(declared, timezone="UTC")
@@ -117,11 +122,47 @@ class _Result:
             self._cast(array, self._arrow, "its column")
         return array
 
+    def pandas_column(self, values: Any) -> Any:
+        """The series of a pandas UDF, or the frame with its struct, once it is checked."""
+        if isinstance(self._arrow, pa.StructType) and hasattr(values, "columns"):
+            return self.pandas_rows(values)
+        self._series(values, "its column")
+        return values
+
+    def pandas_rows(self, rows: Any) -> Any:
+        """A frame whose columns Spark finds by name, or by position if they have no names, once it is checked."""
+        if hasattr(rows, "columns") and hasattr(rows, "iloc"):
+            by_name = any(isinstance(name, str) for name in rows.columns)
+            for index, field in enumerate(self._spark):
+                if field.name in rows.columns if by_name else index < len(rows.columns):
+                    series = rows[field.name] if by_name else rows.iloc[:, index]
+                    self._of_fields[index]._series(series, f"the column {field.name}")
+        return rows
+
+    @functools.cached_property
+    def _of_fields(self) -> list[_Result]:
+        return [_Result(self._function, field.dataType, pandas=True) for field in self._spark]
+
+    def _series(self, series: Any, path: str) -> None:
+        kinds, declared, dtype = pa.types, self._arrow, getattr(series, "dtype", None)
+        if dtype is None or kinds.is_string(declared) or kinds.is_binary(declared):
+            return  # Spark refuses it, or converts it to text
+        if getattr(dtype, "kind", "O") in "iufb" and not any(is_kind(declared) for is_kind in _TEMPORAL):
+            return  # of numpy: Spark refuses values that change
+        try:
+            array = pa.Array.from_pandas(series)
+        except (pa.ArrowException, TypeError, ValueError):
+            return  # Spark converts the values one by one, or refuses them
+        for part in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
+            self._cast(part, declared, path)
+
     def _column(self, name: str, returned: pa.DataType, declared: pa.DataType, spark_type: DataType) -> None:
         if not same(returned, declared):
             raise self._wrong(f"the column {name}", returned, declared, spark_type.simpleString())
 
     def _cast(self, array: pa.Array, declared: pa.DataType, path: str) -> None:
+        if self._pandas and pa.types.is_timestamp(array.type):
+            array = _as_spark_reads(array, declared)
         kinds, returned = pa.types, array.type
         if kinds.is_dictionary(returned):
             self._cast(array.dictionary_decode(), declared, path)
@@ -132,6 +173,10 @@ class _Result:
         elif kinds.is_map(declared) and kinds.is_map(returned):
             self._cast(array.keys, declared.key_type, f"the keys of {path}")
             self._cast(array.items, declared.item_type, f"the values of {path}")
+        elif kinds.is_struct(declared) and kinds.is_struct(returned) and self._pandas:
+            for field in declared:
+                if (at := returned.get_field_index(field.name)) >= 0:
+                    self._cast(array.flatten()[at], field.type, f"the field {field.name} of {path}")
         elif kinds.is_struct(declared) and kinds.is_struct(returned):
             if [field.name for field in returned] != [field.name for field in declared]:
                 raise self._wrong(path, returned, declared, self._spark.simpleString())
@@ -154,15 +199,25 @@ class _Result:
         )
 
 
+def _as_spark_reads(times: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Timestamps of pandas with the zone of the declared type; as dates if that is declared and no time is lost."""
+    if pa.types.is_timestamp(declared):
+        return times.cast(pa.timestamp(times.type.unit, declared.tz))
+    if pa.types.is_date(declared) and _lost(times, declared) is None:
+        return times.cast(declared, safe=False)
+    return times
+
+
 def _lost(array: pa.Array, declared: pa.DataType) -> Any:
     """The first value of a column that the declared type does not hold; None: each arrives, or Spark cannot cast it."""
     kinds, returned = pa.types, array.type
     try:
-        cast = array.cast(declared, safe=False)
-        if kinds.is_floating(returned) and kinds.is_floating(declared):  # rounded as Spark does, but never infinite
-            changed = pc.and_(pc.is_inf(cast), pc.is_finite(array))
+        if kinds.is_decimal(returned) and kinds.is_integer(declared):  # Arrow refuses the cast, pandas truncates
+            changed = pc.not_equal(pc.round(array), array)
+        elif kinds.is_floating(returned) and kinds.is_floating(declared):  # rounded as Spark does, but never infinite
+            changed = pc.and_(pc.is_inf(array.cast(declared, safe=False)), pc.is_finite(array))
         else:
-            changed = pc.not_equal(cast.cast(returned, safe=False), array)
+            changed = pc.not_equal(array.cast(declared, safe=False).cast(returned, safe=False), array)
     except pa.ArrowException:
         return None
     changed = pc.fill_null(changed, False)
@@ -188,7 +243,7 @@ def _read_checked(pickle: Any, infile: Any, eval_type: int, *more: Any, **named:
 
 def _whole(check: str, function: Function, declared: DataType) -> Function:
     """The function, which returns one value that the method `check` of `_Result` judges."""
-    result = _Result(function, declared)
+    result = _Result(function, declared, pandas=check.startswith("pandas"))
 
     def whole(*args: Any, **named: Any) -> Any:
         return getattr(result, check)(function(*args, **named))
@@ -198,9 +253,9 @@ def _whole(check: str, function: Function, declared: DataType) -> Function:
 
 def _each(check: str, function: Function, declared: DataType) -> Function:
     """The function, which returns an iterator of values that the method `check` of `_Result` judges."""
-    if check == "rows" and not isinstance(declared, StructType):
+    if "rows" in check and not isinstance(declared, StructType):
         return function
-    result = _Result(function, declared)
+    result = _Result(function, declared, pandas=check.startswith("pandas"))
 
     def each(*args: Any, **named: Any) -> Iterator[Any]:
         items = function(*args, **named)
@@ -224,4 +279,13 @@ _CHECKED: Final[dict[int, Callable[[Function, DataType], Function]]] = {
     PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF: functools.partial(_whole, "named_rows"),
     PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF: functools.partial(_each, "named_rows"),
     PythonEvalType.SQL_COGROUPED_MAP_ARROW_UDF: functools.partial(_whole, "named_rows"),
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: functools.partial(_whole, "pandas_column"),
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: functools.partial(_each, "pandas_column"),
+    PythonEvalType.SQL_MAP_PANDAS_ITER_UDF: functools.partial(_each, "pandas_rows"),
+    PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF: functools.partial(_whole, "pandas_rows"),
+    PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF: functools.partial(_each, "pandas_rows"),
+    PythonEvalType.SQL_COGROUPED_MAP_PANDAS_UDF: functools.partial(_whole, "pandas_rows"),
+    PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE: functools.partial(_each, "pandas_rows"),
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF: functools.partial(_each, "pandas_rows"),
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF: functools.partial(_each, "pandas_rows"),
 }

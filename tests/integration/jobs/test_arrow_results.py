@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Final
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -170,3 +171,67 @@ def test_arrow_udfs_cast_only_values_that_stay_equal(
     with pytest.raises(Exception, match="clonos-error") as caught:
         rows.collect()
     assert says in refused(caught.value).what
+
+
+PANDAS: Final[list[tuple[str, list[Any], str]]] = [
+    ("timestamp", [5], "its column as int64; the job declares timestamp, which is"),
+    ("timestamp", [Decimal(5)], "its column as decimal128"),
+    ("timestamp", [None, 5.0], "its column as double"),
+    ("date", [5], "its column as int64; the job declares date"),
+    ("date", [AT], "its column as timestamp"),
+    ("int", [Decimal("1.9")], "with the value Decimal"),
+    ("array<int>", [[1.9]], "the items of its column as double with the value 1.9"),
+    ("array<timestamp>", [[5]], "the items of its column as int64"),
+    ("bigint", [AT], "its column as timestamp"),
+    ("timestamp", [AT], ""),
+    ("timestamp_ntz", [AT], ""),
+    ("timestamp", [AT.replace(tzinfo=dt.UTC)], ""),
+    ("date", [dt.date(2020, 1, 2)], ""),
+    ("date", [dt.datetime(2020, 1, 2)], ""),
+    ("array<timestamp>", [[AT]], ""),
+    ("decimal(10,4)", [Decimal("1.23")], ""),
+    ("array<int>", [[1, 2]], ""),
+    ("map<string,int>", [{"a": 1}], ""),
+    ("string", ["a"], ""),
+    ("boolean", [True], ""),
+    ("interval day to second", [dt.timedelta(1)], ""),
+    ("double", [1], ""),
+    ("int", [None], ""),
+]
+
+
+@pytest.mark.parametrize(("declared", "values", "says"), PANDAS)
+@pytest.mark.parametrize("shape", ["udf", "group"])
+def test_pandas_values_of_another_meaning_are_refused(
+    spark: SparkSession, declared: str, values: list[Any], says: str, shape: str
+) -> None:
+    @clonos.pandas_udf(declared, name="answers")
+    def answers(ids: pd.Series) -> pd.Series:
+        return pd.Series(values[-1:] * len(ids))
+
+    rows = spark.range(1).coalesce(1)
+    if shape == "udf":
+        frame = rows.select(answers("id").alias("got"))
+    else:
+        operator = clonos.operator(lambda _group: pd.DataFrame({"got": pd.Series(values[-1:])}), name="answers")
+        frame = rows.groupBy("id").applyInPandas(operator, f"got {declared}")
+    if not says:
+        (row,) = frame.collect()
+        expected = values[-1].replace(tzinfo=None) if declared == "timestamp" else values[-1]
+        expected = dt.date(2020, 1, 2) if declared == "date" else expected
+        assert row["got"] == expected
+        return
+    with pytest.raises(Exception, match="clonos-error") as caught:
+        frame.collect()
+    what = refused(caught.value).what
+    assert "answers" in what
+    assert (says if shape == "udf" else says.replace("its column", "the column got")) in what
+
+
+def test_fields_of_a_pandas_struct_may_have_any_order(spark: SparkSession) -> None:
+    @clonos.pandas_udf("a int, b timestamp", name="answers")
+    def answers(ids: pd.Series) -> pd.DataFrame:
+        return pd.DataFrame({"b": [AT] * len(ids), "a": [1] * len(ids)})
+
+    (row,) = spark.range(1).coalesce(1).select(answers("id").alias("got")).collect()
+    assert row["got"].asDict() == {"a": 1, "b": AT}
