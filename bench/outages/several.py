@@ -103,7 +103,7 @@ def _epoch_durations_ms(deployment: Platform, job: PlatformJob) -> list[float]:
     assert current.host is not None
     assert current.run is not None
     file = deployment.home / "agent" / current.host / "runs" / current.run / "events.jsonl"
-    events = [json.loads(line) for line in file.read_text().splitlines() if '"event": "epoch"' in line]
+    events = [json.loads(line) for line in file.read_text().splitlines() if '"event":"epoch"' in line]
     return [event["duration_ms"] for event in events if event["at"] > time.time() - _WINDOW_S]
 
 

@@ -11,6 +11,7 @@ from clonos.driver.dependencies import KafkaWatch
 from clonos.driver.lag import LagMeter
 from clonos.driver.open_transactions import OpenTransactions
 from clonos.settings import Settings
+from clonos.telemetry.driver_events import as_line
 
 EVERY_S = 0.002
 
@@ -18,13 +19,13 @@ EVERY_S = 0.002
 def main(topic: str) -> None:
     """Watch the topic."""
     kafka = Settings().kafka
-    meter = LagMeter(kafka, lambda _event, **_fields: None, every_s=EVERY_S)
+    meter = LagMeter(kafka, lambda _event: None, every_s=EVERY_S)
     meter.note_start("query", {topic: {0: 0}})
-    transactions = OpenTransactions(kafka, lambda _event, **_fields: None)
+    transactions = OpenTransactions(kafka, lambda _event: None)
     transactions.watch(read=[topic], written=[])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     for _ in range(3):
-        KafkaWatch(kafka, lambda _event, **fields: print(fields, flush=True), log=topic, every_s=EVERY_S).start()
+        KafkaWatch(kafka, lambda event: print(as_line(event), flush=True), log=topic, every_s=EVERY_S).start()
     meter.start()
     transactions.start()
     threading.Event().wait()

@@ -41,6 +41,7 @@ from clonos.log.records import Determinant, Determinants, encode
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import JvmProducer
+from clonos.telemetry.driver_events import Finished, Restart
 from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
 from support.collecting import collecting
@@ -190,10 +191,10 @@ def test_an_abort_in_the_driver_is_recovered_from(
     with abort("epoch-committed", epoch=0, query="judged") as aborted:
         events = run_through(job, spark=spark, kafka=kafka, checkpoint=tmp_path)
     assert aborted.reached
-    restarts = [event for event in events if event["event"] == "restart"]
-    assert [(restart["error"], restart["attempt"]) for restart in restarts] == [("epoch-failed", 1)]
-    assert "aborted at epoch-committed" in restarts[0]["what"]
-    assert events[-1]["event"] == "finished"
+    (restart,) = [event for event in events if isinstance(event, Restart)]
+    assert (restart.error, restart.attempt) == ("epoch-failed", 1)
+    assert "aborted at epoch-committed" in restart.what
+    assert isinstance(events[-1], Finished)
     assert len(published(kafka, out)) == 20
 
 
@@ -326,7 +327,7 @@ def test_a_transaction_that_stays_open_is_reported(kafka: KafkaSettings, make_to
     """In a source topic the job itself waits for it, although its lag is 0."""
     topic = make_topic(2, "out")
     reports: list[dict[str, float]] = []
-    transactions = OpenTransactions(kafka, lambda _event, topics: reports.append(topics), old_s=0.3)
+    transactions = OpenTransactions(kafka, lambda event: reports.append(event.topics), old_s=0.3)
     transactions.poll_once()  # no topic is watched yet
     transactions.watch(**{"read": [], "written": [], role: [topic]})
     producer = Producer(client_config(kafka, transactional_id=f"{topic}-open"))
