@@ -41,7 +41,7 @@ from clonos.log.records import Determinant, Determinants, encode
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import JvmProducer
-from clonos.telemetry.driver_events import Finished, Restart
+from clonos.telemetry.driver_events import DriverEvent, Finished, Lag, Restart
 from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
 from support.collecting import collecting
@@ -288,17 +288,15 @@ def test_the_error_of_an_unknown_job_names_the_known_jobs(kafka: KafkaSettings, 
 def test_lag_counts_the_unread_records(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     first, second = make_topic(2, "one"), make_topic(1, "two")
     feed(kafka, first, 2, 10)
-    reports: list[dict[str, Any]] = []
-    meter = LagMeter(kafka, into(reports))
+    reports: list[DriverEvent] = []
+    meter = LagMeter(kafka, reports.append)
     meter.note("q", {first: {0: 2, 1: 5}, second: {0: 0}})
     meter.poll_once()
     meter.poll_once()
-    behind = {"topics": {first: 3, second: 0}, "partitions": {first: {0: 3}}}
-    assert reports == [{"event": "lag", "query": "q", **behind}], "lag is reported when it changes"
+    assert reports == [Lag("q", {first: 3, second: 0}, {first: {0: 3}})], "lag is reported when it changes"
     meter.note("q", {first: {0: 5, 1: 5}, second: {0: 0}})
     meter.poll_once()
-    nothing = {"topics": {first: 0, second: 0}, "partitions": {}}
-    assert reports[1:] == [{"event": "lag", "query": "q", **nothing}]
+    assert reports[1:] == [Lag("q", {first: 0, second: 0})]
 
 
 @pytest.mark.ci
