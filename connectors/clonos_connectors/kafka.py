@@ -27,6 +27,7 @@ from clonos.spark.repeatable_kafka import FORMAT, long_poll_option
 from clonos_connectors.compaction import check_compaction
 
 _TIMEOUT_S: Final = 15.0
+_LAST_COMMIT_MS: Final = 3000
 
 # Options that would change an epoch in a replay or hide a loss, and those that the source sets.
 _RESERVED: Final = {
@@ -244,7 +245,16 @@ class _ProgressGroup:
     def __init__(self, kafka: KafkaSettings, group: str) -> None:
         # The classic protocol: the new one sends a random member id, which brokers refuse for a group without members.
         self._consumer = Consumer(
-            client_config(kafka, group_id=group, group_protocol="classic", enable_auto_commit=False)
+            client_config(
+                kafka,
+                group_id=group,
+                group_protocol="classic",
+                enable_auto_commit=False,
+                # At its end librdkafka waits so long for the group's coordinator: 45 s by default, if Kafka is away or
+                # refuses the group.
+                session_timeout_ms=_LAST_COMMIT_MS,
+                heartbeat_interval_ms=_LAST_COMMIT_MS // 3,
+            )
         )
         self._lock = threading.Lock()
 

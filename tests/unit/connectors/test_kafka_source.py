@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from clonos.jobs.context import JobContext
 from clonos.jobs.definition import job
 from clonos.settings import KafkaSettings
 from clonos_connectors.kafka import KafkaSource
+from support.busy import within
 
 EVERYTHING = {"orders": {0: 5, 1: 6}, "payments": {0: 7}}
 
@@ -69,3 +71,14 @@ def test_context_source_passes_all_selections_on() -> None:
         context.source("a", pattern="b", assign={"c": [0]})
     with pytest.raises(SpecError, match="exactly one"):
         context.source()
+
+
+def test_a_process_ends_soon_although_its_last_progress_cannot_be_committed() -> None:
+    """While Kafka is away, or refuses the group, librdkafka waits at the end of a consumer."""
+    source = KafkaSource(("in",))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        kafka = KafkaSettings(bootstrap_servers=f"127.0.0.1:{unused.getsockname()[1]}")
+        source.publish_progress(kafka, "clonos.orders.output", {"in": {0: 1}})
+        with within(20.0):  # three seconds on an idle machine, and 45 without a limit
+            del source
