@@ -250,7 +250,7 @@ class _ProgressGroup:
                 group_id=group,
                 group_protocol="classic",
                 enable_auto_commit=False,
-                # At its end librdkafka waits so long for the group's coordinator: 45 s by default, if Kafka is away or
+                # At its end librdkafka waits for the coordinator of the group: 45 s by default, if Kafka is away or
                 # refuses the group.
                 session_timeout_ms=_LAST_COMMIT_MS,
                 heartbeat_interval_ms=_LAST_COMMIT_MS // 3,
