@@ -1,4 +1,4 @@
-"""Brokers of other versions than that of the test suites, and ids of producers and transactions that expire."""
+"""Jobs on older brokers, and jobs whose ids of producers and transactions expire."""
 
 from __future__ import annotations
 

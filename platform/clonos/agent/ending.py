@@ -19,7 +19,7 @@ from clonos.settings import KafkaSettings, Settings
 def end_transactions(kafka: KafkaSettings, job: str, platform: str = "") -> int:
     """Abort all open transactions of a job, and fence its producers; returns the number of transactional ids.
 
-    A driver of the job that runs all the same opens other producers, and replays its epoch. One of another platform
+    If a driver of the job still runs, it opens other producers and replays its epoch. One of another platform
     than `platform` (an id; empty: unknown) is left alone: its claim has ended the transactions already.
 
     Raises:

@@ -115,7 +115,7 @@ class CheckpointOwner:
 
     @property
     def platform(self) -> Platform | None:
-        """The platform of the job. Without a control plane it is that of the checkpoint, once `check` has read it."""
+        """The platform of the job. Without a control plane, the owner file names it, once `check` has read that."""
         own, earlier = self._owner.platform, read_owner(self._text)
         stored = earlier.platform if earlier is not None else None
         if own is None or stored is None or own.control_plane or stored.control_plane:

@@ -479,7 +479,7 @@ class Driver:
         """Refuse a job whose newest epochs neither this checkpoint nor the log has, before its driver is fenced.
 
         Raises:
-            CheckpointOutdated: The checkpoint is not that of the job.
+            CheckpointOutdated: Neither the checkpoint nor the log has the newest epochs.
         """
         committed = self._positions.committed()  # before the log, which is never behind it
         state = known_control(self._kafka, self._job.spec.name)
