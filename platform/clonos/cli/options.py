@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S = 1e10
+_REPEAT_S = 0.05
 
 
 def echo(text: str | bytes, *, err: bool = False, nl: bool = True) -> None:
@@ -159,18 +163,26 @@ def connect(
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """A context that ends on Ctrl-C or SIGTERM without an error."""
+    """End on Ctrl-C or SIGTERM without an error."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, leave)
+    def repeat(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is KeyboardInterrupt:  # Python drops what a handler raises while a destructor runs
+            threading.Timer(_REPEAT_S, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        else:
+            report(dropped)
+
+    before, report = signal.signal(signal.SIGTERM, leave), sys.unraisablehook
+    sys.unraisablehook = repeat
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = report
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

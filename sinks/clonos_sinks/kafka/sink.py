@@ -10,10 +10,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import BrokerLimit, BrokerUnavailable, SpecError
+from clonos.errors import BrokerLimit, SpecError
 from clonos.extend.lanes import publish_rest
 from clonos.extend.sink import Decision, DeliveryMode, LaneReport, OutputMode, SinkEpoch
-from clonos.kafka import client_config, unanswered, unlisted_topics_error
+from clonos.kafka import await_brokers, client_config, unanswered, unlisted_topics_error
 from clonos.log.records import InputSlice, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clonos_sinks.kafka.read_ahead import ReadAhead
 
 _MAX_TIMEOUT_MS: Final = 900_000  # Kafka's default of ``transaction.max.timeout.ms``
+_ANSWER_S: Final = 15.0
 _OPTIONS: Final = {"compression.type": "none|gzip|snappy|lz4|zstd", "linger.ms": "[0-9]{1,4}"}
 
 
@@ -85,15 +86,14 @@ class KafkaSink:
             BrokerUnavailable: Kafka did not answer.
             KafkaAccessDenied: Kafka refused the client.
         """
+        # A controller that has just lost its only broker lists none for a moment.
+        metadata = await_brokers(kafka, timeout_s=_ANSWER_S)
         admin = AdminClient(client_config(kafka))
         try:
-            metadata = admin.list_topics(timeout=15)
             if self.topic is not None:
                 topic = metadata.topics.get(self.topic)
                 if topic is None or topic.error is not None:
                     raise unlisted_topics_error(kafka, "sink", [self.topic], metadata.topics)
-            if not metadata.brokers:  # its controller has just lost the only broker
-                raise BrokerUnavailable("Kafka listed no broker.")
             config = broker_settings(admin, next(iter(metadata.brokers)))
             limit = config.get("transaction.max.timeout.ms", _MAX_TIMEOUT_MS)
             self._limits = read_limits(admin, config, self.topic)

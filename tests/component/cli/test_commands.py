@@ -21,6 +21,7 @@ from clonos import errors
 from clonos.cli import host as host_commands
 from clonos.cli import progress, watching
 from clonos.cli.app import main
+from clonos.cli.options import until_interrupted
 from clonos.client.contexts import resolve
 from clonos.client.credentials import Credentials
 from clonos.jobs.spec import JobSpec, Standbys
@@ -726,6 +727,20 @@ def test_events_follow_starts_at_the_newest_event(clonos: Clonos, service: FakeS
     assert [json.loads(line)["seq"] for line in lines] == [299, 300, 301]
     assert len(service.requests("GET", "/events/history")) == 1
     assert service.requests("GET", "/events")[0][1]["last-event-id"] == "300"
+
+
+def test_an_interrupt_is_not_lost_in_a_destructor() -> None:
+    class Interrupted:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            str()  # the handler runs before this call, and Python drops what it raises here
+
+    waited = threading.Event()
+    with until_interrupted():
+        Interrupted()
+        waited.wait(30)
+        waited.set()
+    assert not waited.is_set(), "the interrupt ended the wait"
 
 
 def test_an_empty_standby_ls_says_why(clonos: Clonos, service: FakeService) -> None:

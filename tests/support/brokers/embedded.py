@@ -16,7 +16,11 @@ class EmbeddedCluster:
     description = "embedded"
 
     def __init__(self, directory: Path, *, brokers: int = 1) -> None:
-        self._cluster = EmbeddedKafka(directory, brokers=brokers, jars=ensure_jars(Settings()), heap_mb=HEAP_MB)
+        # A busy machine stops a process for seconds. Without its only broker a cluster has no leaders.
+        properties = {"broker.session.timeout.ms": "6000"} if brokers == 1 else None
+        self._cluster = EmbeddedKafka(
+            directory, brokers=brokers, jars=ensure_jars(Settings()), heap_mb=HEAP_MB, properties=properties
+        )
 
     @property
     def kafka(self) -> KafkaSettings:
