@@ -34,7 +34,6 @@ from clonos.cli import (
     login,
     logs,
     recovery,
-    report,
     run,
     session,
     status,
@@ -60,7 +59,6 @@ app.command("up", rich_help_panel=_HERE)(local.up)
 app.command("down", rich_help_panel=_HERE)(local.down)
 app.command("doctor", rich_help_panel=_HERE)(doctor.doctor)
 app.command("demo", rich_help_panel=_HERE)(demo.demo)
-app.command("report", rich_help_panel=_HERE)(report.report)
 app.command("run", rich_help_panel=_HERE)(run.run)
 app.command("pool-driver", hidden=True)(run.pool_driver)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)

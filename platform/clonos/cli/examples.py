@@ -19,7 +19,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "down": ("clonos down",),
     "doctor": ("clonos doctor", "clonos doctor -o json | jq .status"),
     "demo": ("clonos demo", "clonos demo --example orders --kills 4 --seed 7"),
-    "report": ("clonos report demo.json --output demo.html",),
     "run": ("clonos run job.py", "clonos run examples/wordcount -p window=10s", "clonos run job.py -o json"),
     "lint": ("clonos lint job.py", "clonos lint examples/wordcount --strict"),
     "verify": ("clonos verify wordcount", "clonos verify wordcount --topic words --topic totals"),
