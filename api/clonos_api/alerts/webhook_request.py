@@ -34,10 +34,10 @@ def alert_body(alert: Alert, public_url: str) -> dict[str, Any]:
 
     `public_url` is the address of the control plane in browsers; empty: the link to the runbook is only a path.
     """
-    runbook = f"{public_url}/docs/runbook/{alert.name}"
+    runbook = f"{public_url}/docs/runbook/{alert.kind.name}"
     return {
         "status": "firing",
-        "labels": {"alertname": alert.name, "severity": alert.severity, **alert.labels},
+        "labels": {"alertname": alert.kind.name, "severity": alert.kind.severity, **alert.labels},
         "annotations": {"summary": alert.summary, "description": alert.description, "runbook_url": runbook},
         "startsAt": alert.since.astimezone(UTC).isoformat(),
         "endsAt": _NOT_ENDED,

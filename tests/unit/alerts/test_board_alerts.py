@@ -56,8 +56,8 @@ def board(*lines: Line, **more: object) -> Board:
 )
 def test_each_job_that_the_banner_calls_failing_has_one_critical_alert(line: Line, names: list[str]) -> None:
     alerts = alerts_of(board(line)).values()
-    assert [alert.name for alert in alerts] == names
-    critical = [alert for alert in alerts if alert.severity == "critical"]
+    assert [alert.kind.name for alert in alerts] == names
+    critical = [alert for alert in alerts if alert.kind.severity == "critical"]
     assert len(critical) == (banner_of(board(line)).health == "bad")
     for alert in alerts:
         assert alert.labels["job_name"] == "words"
@@ -67,20 +67,20 @@ def test_each_job_that_the_banner_calls_failing_has_one_critical_alert(line: Lin
 def test_a_failed_verification_is_an_alert_of_a_job_that_publishes() -> None:
     proof = Proof(AT, clean=False, contradicted=True)
     (alert,) = alerts_of(board(replace(GOOD, health="weak", proof=proof))).values()
-    assert (alert.name, alert.severity) == ("OutputContradicted", "critical")
+    assert (alert.kind.name, alert.kind.severity) == ("OutputContradicted", "critical")
     assert not alerts_of(board(replace(GOOD, proof=replace(proof, contradicted=False))))
 
 
 def test_late_rows_are_an_alert_of_a_job_that_publishes() -> None:
     (alert,) = alerts_of(board(replace(GOOD, late=Late(AT, 7)))).values()
-    assert (alert.name, alert.severity, alert.labels) == ("LateRowsDropped", "warning", {"job_name": "words"})
+    assert (alert.kind.name, alert.kind.severity, alert.labels) == ("LateRowsDropped", "warning", {"job_name": "words"})
     assert "7 so far" in alert.summary
 
 
 def test_hosts_and_kafka() -> None:
     heads = (Head("host-1", "READY", "a", 0, 2), Head("host-2", "DISCONNECTED", "b", 0, 2))
     seen = Board(1, AT, heads, (GOOD,), dependencies=Dependencies(drivers=2, silent=("words",)))
-    assert {alert.name: alert.labels for alert in alerts_of(seen).values()} == {
+    assert {alert.kind.name: alert.labels for alert in alerts_of(seen).values()} == {
         "HostLost": {"host": "host-2"},
         "KafkaUnavailable": {},
     }
@@ -90,7 +90,7 @@ def test_a_host_with_two_agents() -> None:
     heads = (Head("host-1", "READY", "a", 0, 2, AT), Head("host-2", "READY", "b", 0, 2))
     seen = Board(1, AT, heads, (GOOD,))
     (alert,) = alerts_of(seen).values()
-    assert (alert.name, alert.severity, alert.labels) == ("AgentReplaced", "critical", {"host": "host-1"})
+    assert (alert.kind.name, alert.kind.severity, alert.labels) == ("AgentReplaced", "critical", {"host": "host-1"})
     banner = banner_of(seen)
     assert (banner.health, banner.headline) == ("weak", "host-1 has had two agents.")
 
@@ -101,7 +101,7 @@ def test_a_token_that_expires() -> None:
     others = ExpiringToken("b2", "prometheus", "viewer", None, AT, AT)
     tokens = Expiring(23, (agents, others))
     first, second = alerts_of(board(GOOD, tokens=tokens)).values()
-    assert (first.name, first.severity, first.labels) == ("TokenExpires", "warning", {"host": "host-1"})
+    assert (first.kind.name, first.kind.severity, first.labels) == ("TokenExpires", "warning", {"host": "host-1"})
     assert second.labels == {"token": "prometheus"}
     banner = banner_of(board(GOOD, tokens=tokens))
     assert (banner.health, "host-1 is then lost" in banner.headline) == ("weak", True)
@@ -110,7 +110,7 @@ def test_a_token_that_expires() -> None:
 
 def test_a_disk_with_little_space_is_an_alert_and_one_of_a_server_is_not_known() -> None:
     (alert,) = alerts_of(replace(board(GOOD), free_bytes=499_000_000)).values()
-    assert (alert.name, alert.severity) == ("DiskNearlyFull", "critical")
+    assert (alert.kind.name, alert.kind.severity) == ("DiskNearlyFull", "critical")
     assert "499 MB" in alert.summary
     assert not alerts_of(replace(board(GOOD), free_bytes=600_000_000))
     assert not alerts_of(replace(board(GOOD), free_bytes=None))
