@@ -1,8 +1,9 @@
 """Parses the log of a job's drivers into entries: one line each, with the lines that continue it, such as a traceback.
 
 A log mixes the lines of several processes: the driver's events and log lines, Spark's JVM, Python workers, and what the
-job prints. `LogParser` reads JSON lines, lines of structlog, Log4j and Python's ``logging``, tracebacks of Python and
-Java, and the three parts of an error of Clonos. Any other line is an entry of its own. No line is lost.
+job prints. The first three write JSON (`clonos.telemetry.logs`, ``spark-log4j2.properties``). `LogParser` also reads
+lines of Python's ``logging`` and of Log4j, tracebacks of Python and Java, and the three parts of an error of Clonos.
+Any other line is an entry of its own. No line is lost.
 """
 
 from __future__ import annotations
@@ -44,11 +45,9 @@ _LEVEL_NAMES: Final = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
 _DATED: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|\d\d/\d\d/\d\d \d\d:\d\d:\d\d)\s+(\S.*)"
 )
-_STRUCTLOG: Final = re.compile(rf"\[({_LEVEL_NAMES})\s*\]\s+(.*)", re.IGNORECASE)
-_LOG4J: Final = re.compile(r"(TRACE|DEBUG|INFO|WARN|ERROR|FATAL)\s+(\S.*)")
+_LOG4J: Final = re.compile(r"(TRACE|DEBUG|INFO|WARN|ERROR|FATAL)\s+(\S.*)")  # with a configuration of the job's own
 _LOGGING: Final = re.compile(rf"-?\s*(\S+ - )?({_LEVEL_NAMES.upper()})\b[ :-]*(.*)")
 _UNDATED: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([^:\s]+:.*)")
-_PAIR: Final = re.compile(r"(?<!\S)(\w+)=(\S+)")
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _JVM: Final = re.compile(r"Exception in thread |Picked up \w+_OPTIONS: |OpenJDK |# A fatal error has been detected by ")
@@ -130,9 +129,9 @@ class LogParser:
 
     Example:
         >>> parser = LogParser()
-        >>> entries = parser.parse([("r1", "2026-01-31 12:00:00.123 WARN  TaskSetManager - Lost task 0.0")])
+        >>> entries = parser.parse([("r1", "2026-01-31 12:00:00,123 WARNING orders: the rates are old")])
         >>> entries[0].level, entries[0].process, entries[0].message
-        ('warning', 'spark-jvm', 'TaskSetManager - Lost task 0.0')
+        ('warning', 'driver', 'orders: the rates are old')
     """
 
     def __init__(self, standbys: Iterable[str] = ()) -> None:
@@ -178,7 +177,7 @@ class LogParser:
         if line.startswith("{") and (fields := _json_fields(line)) is not None:
             return self._from_fields(empty, fields, text_of(fields)), "stack"
         if dated := _DATED.match(line):
-            return self._from_dated(empty, *dated.groups())
+            return _from_dated(empty, *dated.groups())
         if match := _UNDATED.match(line):
             return replace(empty, level=_LEVEL_OF[match[1].lower()], message=match[2]), "stack"
         if line.startswith(_TRACEBACK):
@@ -190,7 +189,7 @@ class LogParser:
         return empty, "text"
 
     def _from_fields(self, empty: LogEntry, fields: Mapping[str, Any], message: str) -> LogEntry:
-        """The entry of a JSON line, or of the fields in a line of structlog."""
+        """The entry of a JSON line."""
         level = str(fields.get("level") or level_of(fields))
         own = "generation" in fields
         generation = (_number(fields["generation"]) or None) if own else empty.generation
@@ -214,22 +213,18 @@ class LogParser:
             lines=tuple(plain(line) for line in [*more, *parts, *stack.rstrip("\n").split("\n")] if line),
         )
 
-    def _from_dated(self, empty: LogEntry, time: str, rest: str) -> tuple[LogEntry, str]:
-        """The entry of a line that begins with a time."""
-        empty = replace(empty, time=_time(time) or empty.time)
-        if match := _STRUCTLOG.match(rest):
-            event = re.split(r"\s{2,}|\s(?=\w+=)", match[2], maxsplit=1)[0]
-            fields: dict[str, Any] = {name: _value(text) for name, text in _PAIR.findall(match[2])}
-            entry = self._from_fields(empty, {**fields, "level": match[1].lower(), "event": event}, match[2])
-            return replace(entry, message=" ".join(entry.message.split()), lines=()), "record"
-        if match := _LOG4J.match(rest):
-            return replace(empty, level=_LEVEL_OF[match[1].lower()], process="spark-jvm", message=match[2]), "record"
-        if match := _LOGGING.match(rest):
-            return replace(empty, level=_LEVEL_OF[match[2].lower()], message=f"{match[1] or ''}{match[3]}"), "record"
-        return replace(empty, message=rest), "record"
-
     def _driver(self, run: str, generation: int | None) -> Process:
         return "standby" if run in self.standbys and not generation else "driver"
+
+
+def _from_dated(empty: LogEntry, time: str, rest: str) -> tuple[LogEntry, str]:
+    """The entry of a line that begins with a time."""
+    empty = replace(empty, time=_time(time) or empty.time)
+    if match := _LOG4J.match(rest):
+        return replace(empty, level=_LEVEL_OF[match[1].lower()], process="spark-jvm", message=match[2]), "record"
+    if match := _LOGGING.match(rest):
+        return replace(empty, level=_LEVEL_OF[match[2].lower()], message=f"{match[1] or ''}{match[3]}"), "record"
+    return replace(empty, message=rest), "record"
 
 
 _ERROR_PARTS: Final = (("kept", "Kept safe"), ("hint", "What to do"))
@@ -354,10 +349,8 @@ def _json_fields(line: str) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
-    """The value of a field of a line of structlog."""
-    names: dict[str, Any] = {"True": True, "False": False, "None": None}
-    is_number = text.isascii() and text.isdigit() and len(text) < 16
-    return names[text] if text in names else int(text) if is_number else text
+    """The value of a field of a line whose end is missing."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
 
 
 def _number(value: Any) -> int | None:
