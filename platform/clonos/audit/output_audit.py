@@ -25,7 +25,6 @@ from clonos.settings import KafkaSettings
 
 _PAUSE_S: Final = 0.2
 _MISFIT: Final = "Of earlier epochs, no moment of the output fits: it has other records, or transactions overlapped."
-_GRACE_S: Final = 10.0  # after the observation, for a snapshot between two epochs
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ def audit_output(
         job: The job's name.
         topics: All topics to which the job publishes; empty: those that the causal log names. No other program may
             write to them.
-        seconds: How long to observe a running job. A log and an output that are complete need one look.
+        seconds: How long to observe a running job, and then to wait for a snapshot between two epochs. A log and an
+            output that are complete need one look.
         on_read: Called while the output is read, with the number of records that were read, and of all.
 
     Raises:
@@ -123,7 +123,7 @@ def _observe(log: CommittedEpochs, output: VisibleOutput, seconds: float) -> Out
                 if _span(fit.epochs) and not earlier.fits:
                     misfit = _MISFIT
             # The newest snapshot may be in the middle of an epoch: then another one is taken.
-            if fit.newest or time.monotonic() > deadline + _GRACE_S:
+            if fit.newest or time.monotonic() > deadline + seconds:
                 log.give_up()
                 result = _result(log, output.topics, snapshots, fit, whole=whole)
                 return replace(result, reason=result.reason or misfit)

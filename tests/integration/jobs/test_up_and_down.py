@@ -72,12 +72,14 @@ def test_everything_on_one_machine(stack: Stack, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.turn
 def test_sigterm_ends_all_processes(stack: Stack, record_property: Callable[[str, object], None]) -> None:
     """Kafka, the control plane and two agents."""
     stack.json("up", "--detach")
     record_property("ended_s", round(end_by_sigterm(stack), 2))
 
 
+@pytest.mark.turn
 def test_down_cleans_up_after_a_crash(stack: Stack) -> None:
     stack.cli("up", "--detach", "--agents", "1")
     state = stack.state()
