@@ -406,6 +406,7 @@ def run_lossy(
     return run
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.ci if kind in IN_CI else ()) for kind in KINDS])
 @pytest.mark.usefixtures("partition_lanes")

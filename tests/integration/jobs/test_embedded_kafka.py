@@ -134,6 +134,7 @@ def test_two_of_three_brokers_accept_records(jars: Jars, tmp_path: Path) -> None
     assert not cluster.status().running
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_clients_have_to_authenticate(mechanism: Any, jars: Jars, tmp_path: Path) -> None:
     client = KafkaSettings(

@@ -73,6 +73,7 @@ input()
 """
 
 
+@pytest.mark.turn
 def test_a_session_reads_kafka_calls_python_and_keeps_state(
     kafka: KafkaSettings, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:

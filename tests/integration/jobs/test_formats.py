@@ -297,6 +297,7 @@ def test_fail_names_the_record_and_loses_nothing(
     assert ids(kafka, out) == [1, 2]
 
 
+@pytest.mark.turn
 @pytest.mark.ci
 @pytest.mark.parametrize("bounded", [False, True])
 def test_a_wrong_clock_moves_the_watermark_or_is_a_dead_letter(
@@ -562,6 +563,7 @@ def test_wrong_registry_credentials_are_reported(
 # A registry that fails
 
 
+@pytest.mark.turn
 @pytest.mark.ci
 def test_a_registry_down_during_an_epoch(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, registry: StubRegistry, tmp_path: Path

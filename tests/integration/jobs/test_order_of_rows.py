@@ -191,6 +191,7 @@ def replayed(
     return run
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize(("query", "mode", "lanes"), with_lanes(REPEATABLE))
 def test_a_repeatable_query_gives_the_same_rows(
     kafka: KafkaSettings, run_job: Any, replayed: Replayed, query: Ask, mode: str, lanes: str
@@ -204,6 +205,7 @@ def test_a_repeatable_query_gives_the_same_rows(
     assert len({json.dumps(row, sort_keys=True) for row in rows}) == len(rows)
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize(("query", "mode", "lanes"), with_lanes(DEPENDENT))
 def test_a_query_that_depends_on_the_order_is_detected(replayed: Replayed, query: Ask, mode: str, lanes: str) -> None:
     with pytest.raises(ReplayDivergence):

@@ -109,6 +109,7 @@ def test_more_and_fewer_records_than_the_markers_say(
     assert "1 record more than" in result.reason
 
 
+@pytest.mark.turn
 def test_a_record_that_is_repeated_while_the_job_is_observed(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
@@ -210,6 +211,7 @@ def test_dead_letters_of_the_platform_beside_rows_of_the_job(
     assert f"{out}: 3 records less" in audit_output(kafka, name, topics=[out], seconds=1).reason
 
 
+@pytest.mark.turn
 def test_topics_with_and_without_chosen_values_of_queries_that_read_each_other(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
@@ -229,6 +231,7 @@ def test_topics_with_and_without_chosen_values_of_queries_that_read_each_other(
     assert result.verified.keys() == {"first", "second"}
 
 
+@pytest.mark.turn
 def test_epochs_after_a_truncation_are_verified_while_the_job_runs(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
@@ -260,6 +263,7 @@ def test_epochs_after_a_truncation_are_verified_while_the_job_runs(
     eventually(verified, "two moments of the output fit the markers", timeout_s=300)
 
 
+@pytest.mark.turn
 def test_lanes_may_be_truncated_although_control_is_not(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:

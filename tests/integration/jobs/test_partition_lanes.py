@@ -239,6 +239,7 @@ def test_the_newest_producer_is_read_ahead_until_a_claim_follows(
     assert len(values(kafka, out)) == 9
 
 
+@pytest.mark.turn
 def test_more_producers_are_kept_than_twice_the_cores_of_a_small_machine(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:

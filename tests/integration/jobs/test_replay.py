@@ -350,6 +350,7 @@ def test_changed_code_in_doubt_is_refused_until_accepted(
     run_job(plain_job(source, out), name, code="newer")  # no epoch is in doubt: code may change
 
 
+@pytest.mark.turn
 def test_two_codes_finish_their_own_epochs_in_doubt(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any
 ) -> None:

@@ -277,6 +277,7 @@ def test_an_older_checkpoint_replays_the_epochs_around_a_rescale(
     check(kafka, out, "counted", fed)
 
 
+@pytest.mark.turn
 def test_a_savepoint_is_restored_with_other_partitions(
     kafka: KafkaSettings, run: Callable[..., str], run_job: Any, name: str, fed: Fed, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
         assert totals(kafka, elsewhere) or epochs[number] == max(epochs)
 
 
+@pytest.mark.turn
 def test_a_return_to_a_savepoint_publishes_again_once_and_only_on_request(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

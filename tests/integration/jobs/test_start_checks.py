@@ -58,6 +58,7 @@ def words(kafka: KafkaSettings, topic: str) -> list[str]:
     return [json.loads(message.value() or b"{}")["word"] for message in read_committed(kafka, topic)]
 
 
+@pytest.mark.turn
 def test_a_cluster_that_does_not_show_its_brokers_settings_is_accepted(
     run_on: Callable[[KafkaSettings], Any], name: str, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_without_a_control_plane_the_job_is_where_its_checkpoint_is(
     words.check()
 
 
+@pytest.mark.turn
 def test_an_adoption_without_the_checkpoint_fences_nothing(
     kafka: KafkaSettings, start: Callable[..., DriverThread], name: str, tmp_path: Path
 ) -> None:
