@@ -147,13 +147,12 @@ compose: images ## Start the platform in containers: API on https://127.0.0.1:84
 compose-down: .venv/.installed ## Remove the platform in containers, with its data
 	@$(COMPOSE) --profile '*' down --volumes
 
-lint: .venv/.installed ## ruff, mypy, import-linter, codespell with docs/words.txt, pylint's list of bad names, links of the documentation
+lint: .venv/.installed ## ruff, mypy, import-linter, codespell with docs/words.txt, links of the documentation
 	$(BIN)/ruff check .$(LABELLED)
 	$(BIN)/ruff format --check .$(LABELLED)
 	$(BIN)/codespell .$(LABELLED)
 	$(BIN)/mypy$(LABELLED)
 	$(BIN)/lint-imports$(LABELLED)
-	$(BIN)/pylint --score no platform/clonos api/clonos_api sinks/clonos_sinks connectors/clonos_connectors$(LABELLED)
 	$(MKDOCS) build$(LABELLED)
 
 docs: .venv/.installed ## Build the documentation site, build/docs/index.html; the control plane serves it under /docs

@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """A JSON text in which control characters beyond ASCII are escaped; its value is unchanged."""
-    return text if text.isprintable() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isprintable() else _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def console(
