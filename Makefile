@@ -19,7 +19,7 @@ SUMMARY := build/tests.txt
 # First what needs no start-up caches, beside their preparation: make starts a suite that waits for them last.
 FIRST := lint unit .venv/.cached
 # Then the longest first: the last one runs alone.
-SUITES := chaos component-rest integration component-api browser contracts
+SUITES := chaos-first integration chaos-second component-rest component-api browser contracts
 # Alone: the platform's fourteen containers leave nothing to other suites.
 LAST := containers-slice
 LABELLED = $(if $(LABEL), 2>&1 | sed --unbuffered 's/^/$@: /')
@@ -31,7 +31,7 @@ KILLS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full cluster-full image-kafka \
+.PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos chaos-first chaos-second browser screenshots chaos-full containers containers-slice containers-full cluster-full image-kafka \
 	images compose compose-down \
 	lint docs wheel format bench lock clean
 
@@ -102,7 +102,13 @@ integration: setup ## Jobs on real Kafka and Spark, without crashes of the drive
 	$(PYTEST) tests/integration/jobs -v $(SELECTION)$(LABELLED)
 
 chaos: setup ## Real drivers, killed and stopped at named points: a selection (12 minutes)
-	$(PYTEST) tests/chaos -v --capture=no $(SELECTION)$(LABELLED)
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes chaos-first chaos-second
+
+chaos-first: setup
+	$(PYTEST) tests/chaos/test_[a-o]*.py -v --capture=no $(SELECTION)$(LABELLED)
+
+chaos-second: setup
+	$(PYTEST) tests/chaos/test_[p-z]*.py -v --capture=no $(SELECTION)$(LABELLED)
 
 browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed (3 minutes)
 	$(PYTEST) tests/component/browser -v --capture=no $(SELECTION)$(LABELLED)

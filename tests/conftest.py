@@ -119,7 +119,7 @@ def _has_leaders(admin: AdminClient, topic: str) -> bool:
 
 
 KINDS = ("core", "turn", "ci", "full")
-TURNS = 8  # CI runs the tests of one turn; a commit's hash decides which (docs/testing.md)
+TURNS = 16  # CI runs the tests of one turn; a commit's hash decides which (docs/testing.md)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

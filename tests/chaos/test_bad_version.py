@@ -167,7 +167,7 @@ def write_job(folder: Path, code: str) -> str:
 
 
 @pytest.mark.chaos(fault="bad version, deleted sink topic, two queries in doubt", target="driver", topology="clonos up")
-@pytest.mark.turn(1)
+@pytest.mark.turn(7)
 def test_a_bad_version_is_left_by_the_commands_that_the_messages_name(stack: Stack, tmp_path: Path) -> None:
     stack.up()
     job = Cards(stack)

@@ -96,7 +96,7 @@ def published_more(run: JobRun, driver: Driver, epochs: int = 3) -> None:
     assert driver.running, f"the driver exited:\n{driver.tail()}"
 
 
-@pytest.mark.turn(7)
+@pytest.mark.turn(10)
 @pytest.mark.chaos(
     fault="SIGKILL, restart; SIGSTOP", target="the only broker; then broker and driver", topology="clonos run, 1 broker"
 )

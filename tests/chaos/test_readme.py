@@ -39,7 +39,7 @@ def waiting(shell: Shell) -> Any:
     return next((standby for standby in response.json()["data"] if standby["state"] == "READY"), None)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(11)
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the first pages")
 def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     shell.write(file_of(START / "first-job.md", "job.py"))
@@ -123,7 +123,7 @@ def test_the_readmes_commands_work_on_a_spark_cluster(shell: Shell) -> None:
     assert max(published().values()) == 1
 
 
-@pytest.mark.turn(7)
+@pytest.mark.turn(13)
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, commands of the first pages")
 def test_the_first_job_continues_after_a_kill(shell: Shell) -> None:
     """The first terminal runs the job; here it is the background."""
@@ -147,7 +147,7 @@ def test_the_first_job_continues_after_a_kill(shell: Shell) -> None:
     shell.type(f"kill $(pgrep --session {shell.session} -f 'clonos run job.py' | head -1) && wait")
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(15)
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of README.md")
 def test_the_job_of_the_readme_works(shell: Shell) -> None:
     shell.write(file_of(ROOT / "README.md", "job.py"))

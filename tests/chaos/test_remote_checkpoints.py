@@ -110,7 +110,7 @@ def host_task(kind: str, **arguments: Any) -> dict[str, Any]:
     return result.result
 
 
-@pytest.mark.parametrize("store", ["hdfs", pytest.param("s3a", marks=pytest.mark.turn(2))], indirect=True)
+@pytest.mark.parametrize("store", ["hdfs", pytest.param("s3a", marks=pytest.mark.turn(9))], indirect=True)
 @pytest.mark.chaos(fault="none", target="", topology="HDFS, S3: a return to a savepoint")
 def test_a_job_returns_to_a_savepoint_of_a_remote_checkpoint(
     kafka: KafkaSettings, store: Store, standbys: Standbys, tmp_path: Path

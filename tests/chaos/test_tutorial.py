@@ -12,7 +12,7 @@ import pytest
 from clonos.testing.harness import eventually
 from support.page_shell import ROOT, PageFile, Shell, is_shown, shell_of, steps
 
-pytestmark = [pytest.mark.turn(3), pytest.mark.embedded, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.turn(5), pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 TUTORIAL: Final = ROOT / "docs/tutorial.md"
 CHANGES: Final = ROOT / "docs/howto/change-a-job.md"

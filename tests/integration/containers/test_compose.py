@@ -34,7 +34,7 @@ from clonos.testing.harness import Deadline, eventually
 from integration.containers.stack import ROOT, Stack, docker, stack
 from support.reporting import used
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(3000), pytest.mark.turn(5)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(3000), pytest.mark.turn(12)]
 
 WORDCOUNT, ORDERS = load_example("wordcount"), load_example("orders")
 REPLICAS = ("control-plane-1", "control-plane-2")

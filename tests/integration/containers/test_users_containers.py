@@ -13,7 +13,7 @@ import pytest
 from support.brokers.container import kafka_image
 from support.page_shell import ROOT, PageFile, blocks, steps
 
-pytestmark = [pytest.mark.engine, pytest.mark.turn(6)]
+pytestmark = [pytest.mark.engine, pytest.mark.turn(8)]
 
 PAGE = ROOT / "docs/testing-jobs.md"
 STATE = ROOT / "docs/howto/keep-state.md"

@@ -38,7 +38,7 @@ from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings, Settings
 from clonos.testing.harness import read_committed
 
-pytestmark = [pytest.mark.turn(5), pytest.mark.embedded]
+pytestmark = [pytest.mark.turn(14), pytest.mark.embedded]
 
 _PAGE: Final = Path(__file__).parents[3] / "docs/operating.md"
 _ROW: Final = re.compile(r"^\| (topic|transactional id|consumer group) \| ([^|]+) \| ([A-Z_, ]+) \|", re.MULTILINE)
