@@ -75,7 +75,7 @@ _ROOT_ROUTERS: Final = (metrics.router, health.open_router)
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:
-    """Creates the application of one replica. It opens no connection before its start."""
+    """Create the application of one replica. It opens no connection before its start."""
     settings = settings or ApiSettings()
     app = FastAPI(
         title="Clonos",
@@ -132,7 +132,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _ended(replica: Replica) -> None:
-    """Ends the background tasks; the leader releases its lease. Waits at most `_ENDING_S`."""
+    """End the background tasks; the leader releases its lease. Waits at most `_ENDING_S`."""
     _, late = await asyncio.wait(replica.tasks.values(), timeout=_ENDING_S)
     for task in late:
         _log.warning("A background task did not end in time", part=task.get_name())

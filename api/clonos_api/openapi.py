@@ -9,7 +9,7 @@ from clonos_api.app import create_app
 
 
 def document() -> str:
-    """Returns the OpenAPI document as formatted JSON."""
+    """Return the OpenAPI document as formatted JSON."""
     described = create_app().openapi()
     return json.dumps(described, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 

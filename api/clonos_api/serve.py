@@ -65,7 +65,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(settings: ApiSettings) -> int:
-    """Runs a replica until SIGTERM or SIGINT; returns the exit code."""
+    """Run a replica until SIGTERM or SIGINT; return the exit code."""
     settings.check_exposure()
     listening = _listen(settings.host, settings.port)
     url = _url(settings, listening)
@@ -105,7 +105,7 @@ def serve(settings: ApiSettings) -> int:
 
 
 def main() -> int:
-    """Runs a replica with the settings of the environment; returns the exit code."""
+    """Run a replica with the settings of the environment; return the exit code."""
     os.umask(0o077)  # the database holds specifications and logs
     process = Settings()
     configure_logs(process.log_format, process.log_level)
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def settings_of_environment() -> ApiSettings:
-    """Reads the settings of the replica from environment variables."""
+    """Read the settings of the replica from environment variables."""
     try:
         return ApiSettings()
     except ValidationError as error:

@@ -31,7 +31,7 @@ from clonos.units import parse_duration, parse_size
 
 
 def _with_unit(parse: Callable[[str], float]) -> Callable[[object], object]:
-    """Accepts text with a unit besides a plain number in the unit of the field's name."""
+    """Accept text with a unit besides a plain number in the unit of the field's name."""
 
     def read(value: object) -> object:
         return parse(value) if isinstance(value, str) and not value.strip().replace(".", "", 1).isdigit() else value
@@ -127,7 +127,7 @@ class Webhook(BaseModel):
         return self
 
     def key(self) -> bytes:
-        """The key of the signature. A file is read each time, so that it may be replaced.
+        """Return the key of the signature. A file is read each time, so that it may be replaced.
 
         Raises:
             ValueError: The secret has another form.
@@ -196,14 +196,14 @@ class Oidc(BaseModel):
         return url.host is not None and (url.scheme == "https" or is_loopback(url.host))
 
     def secret(self) -> str | None:
-        """The secret of this service. A file is read each time, so that it may be replaced."""
+        """Return the secret of this service. A file is read each time, so that it may be replaced."""
         if self.client_secret_file is not None:
             return self.client_secret_file.read_text().strip()
         return self.client_secret.get_secret_value() if self.client_secret is not None else None
 
 
 def _documentation() -> Path:
-    """The documentation site of an installed wheel, else that of the clone."""
+    """Return the documentation site of an installed wheel, else that of the clone."""
     installed = Path(__file__).parent / "documentation"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "build" / "docs"
 

@@ -12,7 +12,7 @@ from clonos_api.fleet.alerts import Kind
 
 
 def rules(root: Path) -> dict[str, dict[str, Any]]:
-    """The rules for Prometheus, by the names of their alerts.
+    """Return the rules for Prometheus, by the names of their alerts.
 
     Args:
         root: The repository.
@@ -22,7 +22,7 @@ def rules(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def index(root: Path) -> str:
-    """The page that lists all alerts."""
+    """Return the page that lists all alerts."""
     rows = [
         (f"[{kind.name}]({kind.name}.md)", kind.severity, kind.meaning, "yes" if kind.webhook else "") for kind in Kind
     ]
@@ -48,12 +48,12 @@ def index(root: Path) -> str:
 
 
 def causes(root: Path) -> list[str]:
-    """The pages of the runbook without an alert of their name."""
+    """Return the pages of the runbook without an alert of their name."""
     return sorted({page.stem for page in (root / "docs/runbook").glob("*.md")} - set(Kind.__members__))
 
 
 def with_rule(root: Path, page: str, markdown: str) -> str:
-    """A page of the runbook, with the rule of its name if there is one."""
+    """Return a page of the runbook, with the rule of its name if there is one."""
     rule = rules(root).get(Path(page).stem)
     if rule is None:
         return markdown

@@ -15,7 +15,7 @@ from clonos.cli.app import app
 
 
 def page() -> str:
-    """The page of all commands that are not hidden."""
+    """Return the page of all commands that are not hidden."""
     root = typer.main.get_command(app)
     lines = [
         "# Command line",
@@ -78,7 +78,7 @@ def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _value(parameter: Any) -> str:
-    """What an option takes: its choices, or its type."""
+    """Return what an option takes: its choices, or its type."""
     annotation = parameter.type_descriptor.annotation
     if get_origin(annotation) is list:
         (annotation,) = get_args(annotation)

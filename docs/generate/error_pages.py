@@ -14,14 +14,14 @@ _ROW = re.compile(r"^(\| \d+ \| )`([a-z-]+)`", re.MULTILINE)
 
 
 def pages() -> Mapping[str, str]:
-    """The pages, by their path in the site."""
+    """Return the pages, by their path in the site."""
     typed = {f"errors/{cls.slug}.md": _page(cls) for cls in CLASSES}
     untyped = {f"errors/{slug}.md": _framework_page(slug) for slug in FRAMEWORK_PROBLEMS if slug not in BY_SLUG}
     return typed | untyped
 
 
 def with_links(markdown: str) -> str:
-    """The table of all errors, with a link from each slug to its page."""
+    """Return the table of all errors, with a link from each slug to its page."""
     return _ROW.sub(r"\1[`\2`](errors/\2.md)", markdown)
 
 

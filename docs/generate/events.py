@@ -16,7 +16,7 @@ _SHARED: Final[Mapping[type[DriverEvent], str]] = {Report: "*fields of an error*
 
 
 def page() -> str:
-    """The page of all types of events."""
+    """Return the page of all types of events."""
     kinds = sorted(EVENT_KINDS.items())
     drivers = sorted(TYPES.items())
     return "\n".join(
@@ -73,5 +73,5 @@ def _attributes(kind: type) -> Mapping[str, str]:
 
 
 def _linked(text: str) -> str:
-    """The text with links that hold in a page below ``reference``."""
+    """Return the text with links that hold in a page below ``reference``."""
     return re.sub(r"\]\((?=\w)", "](../", text)

@@ -11,12 +11,12 @@ from pydantic_core import PydanticUndefined
 
 
 def summary(model: type[BaseModel]) -> str:
-    """The first paragraph of a model's docstring."""
+    """Return the first paragraph of a model's docstring."""
     return inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
 
 
 def default_of(model: type[BaseModel], name: str) -> str:
-    """The default of a field as a user writes it; ``required`` without one."""
+    """Return the default of a field as a user writes it; ``required`` without one."""
     field = model.model_fields[name]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "default" in extra:
@@ -33,7 +33,7 @@ def _shown(value: Any) -> str:
 
 
 def allowed(schema: Mapping[str, Any]) -> str:
-    """What a field takes, from its JSON Schema: values, type and limits."""
+    """Return what a field takes, from its JSON Schema: values, type and limits."""
     if "anyOf" in schema:
         texts = [allowed(part) for part in schema["anyOf"] if part.get("type") != "null"]
         return " or ".join(dict.fromkeys(text for text in texts if text))
@@ -63,5 +63,5 @@ def allowed(schema: Mapping[str, Any]) -> str:
 
 
 def model_of(annotation: object) -> type[BaseModel] | None:
-    """The model that a field's annotation names, if it does."""
+    """Return the model that a field's annotation names, if it does."""
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -38,7 +38,7 @@ _SCRIPTS: Final = policy.InlineScripts()
 
 
 def _generated() -> Mapping[str, str]:
-    """The text of each generated page, by its path in the site."""
+    """Return the text of each generated page, by its path in the site."""
     return {
         "reference/python.md": python_api.page(),
         "reference/cli.md": commands.page(),
@@ -98,7 +98,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
-    """The same for pages without a source, such as 404.html."""
+    """Return the same for pages without a source, such as 404.html."""
     return _SCRIPTS.moved(output_content, template_name) if template_name.endswith(".html") else output_content
 
 

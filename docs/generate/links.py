@@ -32,12 +32,12 @@ _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
 def repository_pages(root: Path) -> Mapping[str, str]:
-    """The documents outside of `docs`, by their path in the site."""
+    """Return the documents outside of `docs`, by their path in the site."""
     return {page: (root / source).read_text() for page, source in _SOURCES.items()}
 
 
 def decisions(root: Path) -> str:
-    """The page that lists the decisions (ADRs)."""
+    """Return the page that lists the decisions (ADRs)."""
     lines = ["# Decisions", "", "Each page has one decision, its reasons, and what was tried.", ""]
     for file in sorted((root / "docs/adr").glob("*.md")):
         title = file.read_text().partition("\n")[0].removeprefix("# ")
@@ -46,7 +46,7 @@ def decisions(root: Path) -> str:
 
 
 def in_site(markdown: str, page: str, root: Path) -> str:
-    """The page's text with links that hold in the site. A link to a file without a page becomes its text.
+    """Return the page's text with links that hold in the site. A link to a file without a page becomes its text.
 
     Args:
         markdown: The text.
@@ -71,7 +71,7 @@ def in_site(markdown: str, page: str, root: Path) -> str:
 
 
 def _page_of(path: str, root: Path) -> str | None:
-    """The path in the site of a file or directory of the repository; None if the site does not have it."""
+    """Return the path in the site of a file or directory of the repository; None if the site does not have it."""
     for candidate in (path, f"{path}/README.md"):
         if candidate in PAGES:
             return PAGES[candidate]

@@ -15,7 +15,7 @@ _HEAD = ["metric", "kind", "labels", "meaning"]
 
 
 def page() -> str:
-    """The page of all metrics."""
+    """Return the page of all metrics."""
     service = families.metric_families(MetricsSample((), (), (), ()), leads=False, free_bytes=1)
     idle = AgentSnapshot(drivers=(), slots=0, pool_drivers=0, unanswered_s=0)
     agent = AgentCollector(lambda: idle).collect()

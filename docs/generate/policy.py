@@ -28,7 +28,7 @@ class InlineScripts:
         self._texts: dict[str, str] = {}
 
     def moved(self, html: str, page: str) -> str:
-        """The page with a reference in the place of each inline script.
+        """Return the page with a reference in the place of each inline script.
 
         Args:
             html: The page.

@@ -23,7 +23,7 @@ _PACKAGES: Final = {
 
 
 def page() -> str:
-    """The page of all public names."""
+    """Return the page of all public names."""
     lines = ["# Python API", "", NOTE, ""]
     for package, title in _PACKAGES.items():
         lines += [f"## {title}", "", f"Module `{package}`.", ""]
@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def with_plain_colons(html: str) -> str:
-    """The rendered page, without the double colon that docstrings have before an example."""
+    """Return the rendered page, without the double colon that docstrings have before an example."""
     return html.replace("::</p>", ":</p>")
 
 

@@ -14,7 +14,7 @@ _METHODS: Final = ("get", "post", "put", "patch", "delete")
 
 
 def page(description: Path) -> str:
-    """The page of all operations and bodies.
+    """Return the page of all operations and bodies.
 
     Args:
         description: The file `openapi.json`.

@@ -21,7 +21,7 @@ _HEAD = ["field", "takes", "default", "meaning"]
 
 
 def job_page() -> str:
-    """The fields of `job.yaml`."""
+    """Return the fields of `job.yaml`."""
     return _document(
         JobSpec,
         "job.yaml",
@@ -31,14 +31,14 @@ def job_page() -> str:
 
 
 def cluster_page() -> str:
-    """The fields of `cluster.yaml`."""
+    """Return the fields of `cluster.yaml`."""
     return _document(
         ClusterSpec, "cluster.yaml", "An example and how to use it: [reference](../reference.md#clusteryaml)."
     )
 
 
 def settings_page() -> str:
-    """The environment variables of all processes, and of the control plane."""
+    """Return the environment variables of all processes, and of the control plane."""
     parts = [
         "# Settings",
         "",

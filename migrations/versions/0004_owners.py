@@ -13,7 +13,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Number the subjects that own jobs."""
+    """Assign a number to each subject that owns jobs."""
     op.create_table(
         "owners",
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),

@@ -36,7 +36,7 @@ def carry(error: ClonosError) -> CarriedError:
 
 @contextlib.contextmanager
 def carrying() -> Iterator[None]:
-    """A context for code of a Python worker: it converts a `ClonosError` raised inside to a `CarriedError`.
+    """Provide a context for code of a Python worker: it converts a `ClonosError` raised inside to a `CarriedError`.
 
     The driver gets the typed error back with `uncarry`. Other exceptions pass unchanged.
     """
@@ -48,7 +48,7 @@ def carrying() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_work(doing: str) -> Iterator[None]:
-    """A context for a worker's code that calls no user code: it converts an untyped exception to `EpochFailed`.
+    """Provide a context for a worker's code that calls no user code: it converts an untyped exception to `EpochFailed`.
 
     Without it, the driver would take the exception's traceback for one of the user's code.
 
@@ -89,7 +89,7 @@ def uncarry(text: str) -> ClonosError | None:
 
 
 def texts_of(failure: BaseException) -> str:
-    """The texts of a failure and its causes: a failed task is the cause of a query's failure."""
+    """Return the texts of a failure and its causes: a failed task is the cause of a query's failure."""
     texts: list[str] = []
     cause: BaseException | None = failure
     while cause is not None and len(texts) < _MAX_CAUSES:

@@ -82,7 +82,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a document as users write it, for editors that complete and check it."""
+    """Return the JSON Schema of a document as users write it, for editors that complete and check it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema(by_alias=True)}
 
 
@@ -103,7 +103,7 @@ def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mappi
 
 
 def meanings(model: type) -> Mapping[str, str]:
-    """The meaning of each field, also of inherited ones: the section ``Attributes`` of the docstrings."""
+    """Return the meaning of each field, also of inherited ones: the section ``Attributes`` of the docstrings."""
     texts: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         names: list[str] = []
@@ -134,7 +134,7 @@ def explain(
 
 
 def describe_problem(item: Mapping[str, Any], model: type[BaseModel] | None = None) -> str:
-    """What is wrong with one field.
+    """Return what is wrong with one field.
 
     Args:
         item: An item of `ValidationError.errors`.
@@ -150,7 +150,9 @@ def describe_problem(item: Mapping[str, Any], model: type[BaseModel] | None = No
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str = ".") -> str:
-    """The end of a sentence about an unknown name: ``. Did you mean topic?``, or `otherwise` if none is similar."""
+    """Return the end of a sentence about an unknown name: ``. Did you mean topic?``, or `otherwise` if none is
+    similar.
+    """
     close = difflib.get_close_matches(name, list(names), 1, _CLOSE)
     return f". Did you mean {close[0]}?" if close else otherwise
 
@@ -163,7 +165,7 @@ def _suggestion(name: str, model: type[BaseModel] | None, place: _Place) -> str:
 
 
 def _fields(model: type[BaseModel], place: _Place) -> Iterator[str]:
-    """The names of the fields at a place of a document."""
+    """Yield the names of the fields at a place of a document."""
     for part in place:
         field = next(
             (field for name, field in model.model_fields.items() if part in (name, field.alias)),
@@ -178,7 +180,7 @@ def _fields(model: type[BaseModel], place: _Place) -> Iterator[str]:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a type, such as that in ``Model | None``; None: there is none."""
+    """Return the model in a type, such as that in ``Model | None``; None: there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(model_in, typing.get_args(annotation))), None)
@@ -190,7 +192,7 @@ def _position(error: yaml.MarkedYAMLError) -> str:
 
 
 def _line(place: _Place, lines: Mapping[_Place, int]) -> str:
-    """The line of a field, or of the innermost field around it that the document has."""
+    """Return the line of a field, or of the innermost field around it that the document has."""
     for length in range(len(place), 0, -1):
         if place[:length] in lines:
             return f"line {lines[place[:length]]}, "

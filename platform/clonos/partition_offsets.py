@@ -43,7 +43,7 @@ class OffsetClient:
         self._admin: AdminClient | None = None
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic; none if it does not exist.
+        """Return the partitions of a topic; none if it does not exist.
 
         Raises:
             BrokerUnavailable: Kafka did not answer.
@@ -59,7 +59,7 @@ class OffsetClient:
     def ends(
         self, partitions: Collection[TopicPartition], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> Offsets:
-        """The end offset of each partition that exists.
+        """Return the end offset of each partition that exists.
 
         Args:
             partitions: The partitions.
@@ -73,7 +73,7 @@ class OffsetClient:
         return self._request(partitions, (OffsetSpec.latest(), isolation))[0]  # type: ignore[no-untyped-call]
 
     def bounds(self, partitions: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """The first offset, and the end offset for read_committed, of each partition that exists.
+        """Return the first offset, and the end offset for read_committed, of each partition that exists.
 
         Raises:
             BrokerUnavailable: Kafka did not answer.
@@ -131,7 +131,7 @@ class OffsetClient:
         return answers
 
     def _connected(self, topic: str) -> AdminClient:
-        """The client, which is kept until a request fails."""
+        """Return the client, which is kept until a request fails."""
         admin = self._admin  # another thread may discard it
         if admin is None:
             admin = self._admin = admin_client(self._kafka, topic, timeout_s=self._timeout_s)
@@ -139,7 +139,7 @@ class OffsetClient:
 
 
 def partition_bounds(consumer: Consumer, topic: str, partition: int, *, timeout_s: float) -> tuple[int, int]:
-    """The first offset of a partition, and its end for the consumer's isolation level.
+    """Return the first offset of a partition, and its end for the consumer's isolation level.
 
     librdkafka sends two requests. If the first one fails and the second one does not, as while the leader changes, it
     reports the end as the first offset too. So an answer of an empty partition counts only if it is repeated.

@@ -42,7 +42,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def read_private(file: Path, *, closed: bool = False) -> str | None:
-    """The text of a file with tokens; None if there is no such file.
+    """Return the text of a file with tokens; None if there is no such file.
 
     Args:
         file: The file.

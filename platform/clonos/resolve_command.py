@@ -20,7 +20,7 @@ class NamedEpoch(NamedTuple):
 
 
 def resolve_command(job: str, query: str, epoch: int, decision: str) -> str:
-    """The command for a job of the control plane, and the option for a job without one.
+    """Return the command for a job of the control plane, and the option for a job without one.
 
     Example:
         >>> resolve_command("orders", "output", 12, "keep")
@@ -33,7 +33,8 @@ def resolve_command(job: str, query: str, epoch: int, decision: str) -> str:
 
 
 def new_code_command(job: str) -> str:
-    """The command that accepts a job's new code for all its epochs in doubt, and the option for a job without one.
+    """Return the command that accepts a job's new code for all its epochs in doubt, and the option for a job without
+    one.
 
     Example:
         >>> new_code_command("orders")
@@ -48,6 +49,6 @@ def proposes_new_code(hint: str) -> bool:
 
 
 def named_epoch(hint: str) -> NamedEpoch | None:
-    """The epoch of the first such command in a hint; None: the hint has none."""
+    """Return the epoch of the first such command in a hint; None: the hint has none."""
     match = _COMMAND.search(hint)
     return None if match is None else NamedEpoch(match["query"], int(match["epoch"]), match["decision"])

@@ -24,7 +24,8 @@ _LOCK: Final = ".lock"
 
 @contextlib.contextmanager
 def own_scratch(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, where this process and those that it starts create temporary files inside the context.
+    """Provide a new folder in `parent`, where this process and those that it starts create temporary files inside the
+    context.
 
     Folders of processes that have ended are removed, and this one at the end.
 

@@ -63,7 +63,7 @@ class KafkaSettings(BaseModel):
         return self
 
     def secrets(self) -> dict[str, str]:
-        """The secrets that are set, in plain text: field → value."""
+        """Return the secrets that are set, in plain text: field → value."""
         fields = ((name, getattr(self, name)) for name in type(self).model_fields)
         return {name: value.get_secret_value() for name, value in fields if isinstance(value, SecretStr)}
 

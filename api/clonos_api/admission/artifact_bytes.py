@@ -60,7 +60,7 @@ async def store(
 
 
 async def parts(database: Database, row: ArtifactRow) -> AsyncIterator[bytes]:
-    """The bytes of an artifact, one part after the other."""
+    """Yield the bytes of an artifact, one part after the other."""
     number = 0
     while True:
         async with database.reading() as session:

@@ -75,7 +75,7 @@ async def check_savepoints(
 async def _check(
     session: AsyncSession, caller: Principal, location: str | None, settings: ApiSettings
 ) -> Location | None:
-    """The identity of a location without another user's checkpoint; None: there is nothing to check."""
+    """Return the identity of a location without another user's checkpoint; None: there is nothing to check."""
     if location is None or caller.may(Role.ADMIN):
         return None
     requested = locate(location)
@@ -94,7 +94,7 @@ async def _check(
 
 
 async def _checkpoints(session: AsyncSession, settings: ApiSettings) -> list[tuple[Location, str]]:
-    """The directories of checkpoints with their owners: of all versions, also of deleted jobs.
+    """Return the directories of checkpoints with their owners: of all versions, also of deleted jobs.
 
     A driver may run with an older version than the newest.
     """

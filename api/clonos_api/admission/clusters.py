@@ -33,7 +33,7 @@ _SET_BY_FIELDS: Final = {
 
 
 def check_description(cluster: ClusterSpec) -> list[FieldProblem]:
-    """Returns the problems of a submitted description: limits, secrets that are no references, fixed settings."""
+    """Return the problems of a submitted description: limits, secrets that are no references, fixed settings."""
     problems = [
         *spec_checks.check_labels(cluster.metadata.labels),
         *spec_checks.check_size(cluster, "the description"),
@@ -56,7 +56,7 @@ def check_description(cluster: ClusterSpec) -> list[FieldProblem]:
 
 
 async def check_job(session: AsyncSession, spec: JobSpec) -> list[FieldProblem]:
-    """Returns the problems of a job with its cluster: unknown, INCOMPATIBLE, or settings that the cluster sets."""
+    """Return the problems of a job with its cluster: unknown, INCOMPATIBLE, or settings that the cluster sets."""
     name = spec.spec.cluster
     if not name:
         return []

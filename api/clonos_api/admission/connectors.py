@@ -40,7 +40,7 @@ class Plugin:
     options: type[BaseModel]  # a pydantic model with one field for each option
 
     def describe(self) -> Connector:
-        """Returns the connector as the REST API shows it: name, version, summary and the JSON Schema of its options."""
+        """Return the connector as the REST API shows it: name, version, summary and the JSON Schema of its options."""
         doc = inspect.getdoc(self.make) or ""
         texts = _argument_texts(doc)
         options = {name: _describe(field, texts.get(name, "")) for name, field in self._parameters().items()}
@@ -48,7 +48,7 @@ class Plugin:
         return Connector(name=self.name, kind=self.kind, version=self.version, summary=summary, options=options)
 
     def validate(self, options: Mapping[str, Any]) -> Validation:
-        """Returns the problems of options: of their names and types, then of the connector's own checks.
+        """Return the problems of options: of their names and types, then of the connector's own checks.
 
         For the latter the connector is created with the options.
         """
@@ -78,7 +78,7 @@ class Plugin:
 
 
 def installed(kind: Kind | None = None) -> list[Plugin]:
-    """Returns all installed sources and sinks, sorted by kind and name.
+    """Return all installed sources and sinks, sorted by kind and name.
 
     The first call imports their modules, which blocks: call it in a thread.
     """
@@ -91,7 +91,7 @@ def installed(kind: Kind | None = None) -> list[Plugin]:
 
 
 def find(kind: Kind, name: str) -> Plugin:
-    """Returns the installed connector with this kind and name; `NotFound` if there is none."""
+    """Return the installed connector with this kind and name; `NotFound` if there is none."""
     for point in entry_points(group=GROUPS[kind]):
         if point.name == name:
             return _load(kind, point)
@@ -146,7 +146,7 @@ def _plain(value: object) -> object:
 
 
 def _argument_texts(doc: str) -> dict[str, str]:
-    """Returns the text of each argument in a docstring's ``Args:``."""
+    """Return the text of each argument in a docstring's ``Args:``."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", doc, re.MULTILINE)
     if section is None:
         return {}
@@ -163,6 +163,6 @@ def _problem(error: Any, options: type[BaseModel]) -> FieldProblem:
 
 
 def _named(text: str, options: type[BaseModel]) -> str:
-    """Returns the option in an error's text, if there is exactly one."""
+    """Return the option in an error's text, if there is exactly one."""
     named = [name for name in options.model_fields if re.search(rf"\b{name}\b", text)]
     return named[0] if len(named) == 1 else ""

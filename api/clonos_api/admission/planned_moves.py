@@ -27,7 +27,7 @@ _MARGIN_S: Final = HAND_OVER_S + MAKE_ROOM_S + ROOM_MARGIN_S + PROVE_S + 2 * REC
 
 
 async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings: ApiSettings) -> HostRow | None:
-    """Returns the host `name` (or id) as the target of a move; None if the request names no host.
+    """Return the host `name` (or id) as the target of a move; None if the request names no host.
 
     Raises `StateConflict` if the job cannot move, or not to this host.
     """
@@ -101,7 +101,7 @@ async def begin(
 
 
 async def _standbys_before(session: AsyncSession, job: JobRow, version: int) -> int:
-    """Returns the number of standbys of the driver's version; the job may revert to that version."""
+    """Return the number of standbys of the driver's version; the job may revert to that version."""
     previous = await session.get(JobVersionRow, (job.id, version))
     return 0 if previous is None else JobSpec.model_validate(previous.spec).spec.standby.dedicated_replicas
 

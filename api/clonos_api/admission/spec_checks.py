@@ -46,7 +46,7 @@ _BY_REFERENCE: Final = "store it with the agents and write ${secret:NAME} here."
 
 
 def check_spec(spec: JobSpec) -> list[FieldProblem]:
-    """Returns the problems of a submitted specification; `clusters.check_job` checks its cluster."""
+    """Return the problems of a submitted specification; `clusters.check_job` checks its cluster."""
     part = spec.spec
     problems = [
         *check_labels(spec.metadata.labels),
@@ -66,13 +66,13 @@ def check_spec(spec: JobSpec) -> list[FieldProblem]:
 
 
 def refuse(problems: list[FieldProblem]) -> None:
-    """Raises `SpecRefused` with all problems of a request, if there are any."""
+    """Raise `SpecRefused` with all problems of a request, if there are any."""
     if problems:
         raise SpecRefused(problems)
 
 
 def check_location(location: str, field: str) -> list[FieldProblem]:
-    """Returns the problems of a directory for checkpoints or savepoints.
+    """Return the problems of a directory for checkpoints or savepoints.
 
     It must be a path or a file system's URI without credentials.
     """
@@ -102,7 +102,7 @@ def check_location(location: str, field: str) -> list[FieldProblem]:
 
 
 def _check_folder(netloc: str, path: str, location: str, field: str) -> list[FieldProblem]:
-    """Returns the problems of a folder of the hosts; a folder has one spelling, which its owner is looked up by."""
+    """Return the problems of a folder of the hosts; a folder has one spelling, which its owner is looked up by."""
     if location.startswith("//") or path.startswith("//") or netloc not in ("", "localhost") or path[:1] != "/":
         hint = "write /path, or file:///path."
         return [FieldProblem(field=field, what="a folder is an absolute path with one slash at its start", hint=hint)]
@@ -113,7 +113,7 @@ def _check_folder(netloc: str, path: str, location: str, field: str) -> list[Fie
 
 
 def check_kafka_options(options: Mapping[str, object], field: str = "options") -> list[FieldProblem]:
-    """Returns the problems of options of Kafka clients: options that are not in the list of allowed ones.
+    """Return the problems of options of Kafka clients: options that are not in the list of allowed ones.
 
     Names are those of librdkafka or Java, with or without the prefix ``kafka.``.
     """
@@ -166,7 +166,7 @@ def _check_spark_conf(conf: Mapping[str, str], *, on_cluster: bool) -> Iterator[
 
 
 def check_setting(name: str, value: str, path: str) -> Iterator[FieldProblem]:
-    """Returns the problems of a setting of Spark that an admin writes: any, except those of exactly-once delivery."""
+    """Return the problems of a setting of Spark that an admin writes: any, except those of exactly-once delivery."""
     if not SPARK_KEY.fullmatch(name):
         yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
     elif _refused(name) == PROMISE:
@@ -184,7 +184,7 @@ def _check_spark_value(name: str, value: str, path: str) -> Iterator[FieldProble
 
 
 def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
-    """Checks that secrets are references, and that references have valid names."""
+    """Check that secrets are references, and that references have valid names."""
     try:
         references([value])
     except SpecError as error:
@@ -214,7 +214,7 @@ def _check_executors(executor: ExecutorResources) -> Iterator[FieldProblem]:
 
 
 def check_size(document: JobSpec | ClusterSpec, subject: str) -> Iterator[FieldProblem]:
-    """Returns a problem if a document is too long; the problem names its `subject`."""
+    """Return a problem if a document is too long; the problem names its `subject`."""
     size = len(document.model_dump_json(exclude_unset=True).encode())
     if size > MAX_LENGTH:
         hint = f"{MAX_LENGTH} are the most; put data into files beside the code."
@@ -230,7 +230,7 @@ def _check_main(main: str) -> list[FieldProblem]:
 
 
 def check_labels(labels: Mapping[str, str]) -> list[FieldProblem]:
-    """Returns the problems of labels: their number, names and values."""
+    """Return the problems of labels: their number, names and values."""
     invalid = (
         not LABEL.fullmatch(name) or len(value) > MAX_LABEL or _has_controls(value) for name, value in labels.items()
     )
@@ -251,5 +251,5 @@ def _has_controls(text: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """The name of a field in printable characters, shortened."""
+    """Return the name of a field in printable characters, shortened."""
     return ascii(name[:100])[1:-1]

@@ -24,7 +24,7 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 async def check(session: AsyncSession, caller: Principal, name: str, point: StartFrom, job: JobRow | None) -> None:
-    """Raises an error if the job `name` cannot start from the older point `point`.
+    """Raise an error if the job `name` cannot start from the older point `point`.
 
     The reason: the job is started already; the savepoint is another user's or not COMPLETED; or epochs would be
     published again without `StartFrom.publish_again`. `job` is None if the request creates the job.
@@ -48,7 +48,7 @@ async def check(session: AsyncSession, caller: Principal, name: str, point: Star
 async def _histories(
     session: AsyncSession, name: str, point: StartFrom, saved: SavepointRow | None
 ) -> list[tuple[list[str], Mapping[str, int] | int]]:
-    """Returns the jobs of each history, with the epochs to go back to (by query, or one for all queries).
+    """Return the jobs of each history, with the epochs to go back to (by query, or one for all queries).
 
     All jobs of one name are one history: each continues in the same checkpoint.
     """
@@ -77,7 +77,7 @@ async def _savepoint(session: AsyncSession, caller: Principal, point: StartFrom)
 async def _published_after(
     session: AsyncSession, history: list[str], after: Mapping[str, int] | int, saved: SavepointRow | None
 ) -> tuple[str, int] | None:
-    """Returns a query and an epoch that finished after the point; None: none is reported.
+    """Return a query and an epoch that finished after the point; None: none is reported.
 
     The comparison uses times, because an earlier start from an older point repeats epoch numbers.
     """

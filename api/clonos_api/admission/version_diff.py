@@ -53,11 +53,11 @@ class _Files:
             self.sums = {entry.filename: (entry.file_size, entry.CRC) for entry in entries}
 
     def size(self, name: str) -> int:
-        """The size of a file in bytes; 0 for one that does not exist."""
+        """Return the size of a file in bytes; 0 for one that does not exist."""
         return self.sums.get(name, (0, 0))[0]
 
     def read(self, name: str) -> bytes:
-        """The content of a file; empty for one that does not exist."""
+        """Return the content of a file; empty for one that does not exist."""
         if name not in self.sums:
             return b""
         return self._path.read_bytes() if self._archive is None else self._archive.read(name)
@@ -85,13 +85,15 @@ async def compare(database: Database, before: JobVersionRow, after: JobVersionRo
 
 
 def text_of(version: JobVersionRow) -> str:
-    """The specification of a version as YAML, without the fields that have their defaults."""
+    """Return the specification of a version as YAML, without the fields that have their defaults."""
     spec = JobSpec.model_validate(version.spec)
     return str(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), sort_keys=False))
 
 
 async def listing(database: Database, sha: str, main: str) -> list[tuple[str, str]]:
-    """The files of an artifact by name, `main` first, as texts for a page; a note for each file that is not shown."""
+    """Return the files of an artifact by name, `main` first, as texts for a page; a note for each file that is not
+    shown.
+    """
     async with _opened(database, sha, main) as files:
         return await run_in_threadpool(_listing, files, main, _Budget())
 
@@ -151,7 +153,7 @@ def _not_shown(name: str) -> str:
 
 
 def _unified(name: str, old: bytes, new: bytes, budget: _Budget) -> list[str]:
-    """The unified diff of one file; if the file exceeds the budget or is not text, only its name."""
+    """Return the unified diff of one file; if the file exceeds the budget or is not text, only its name."""
     if len(old) + len(new) > budget.size_bytes:
         return [_not_shown(name)]
     budget.size_bytes -= len(old) + len(new)

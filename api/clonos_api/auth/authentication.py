@@ -147,7 +147,7 @@ class Authentication:
         raise Unauthenticated("The request has no token.")
 
     async def _looked_up(self, token: str, address: str) -> Principal | None:
-        """The principal of a token, from the store; raises `_Refused` if the store must not be asked."""
+        """Return the principal of a token, from the store; raise `_Refused` if the store must not be asked."""
         recent = self._recent.find(token)
         if recent is None and self._failures.wait_s(address) == 0:
             async with self._lookups.of(address):

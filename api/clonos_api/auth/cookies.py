@@ -14,7 +14,7 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 def cookie_of(request: Request) -> str:
-    """The name of the cookie that holds the token of a browser's session.
+    """Return the name of the cookie that holds the token of a browser's session.
 
     The name contains the port, because ports of one host share cookies. With TLS it begins with ``__Host-``: browsers
     accept such a cookie only from this host itself, and send it only by TLS. Below the path of a proxy, other services
@@ -28,18 +28,18 @@ def cookie_of(request: Request) -> str:
 
 
 def cookie_path(request: Request) -> str:
-    """The path below which browsers send the service's cookies."""
+    """Return the path below which browsers send the service's cookies."""
     return f"{prefix_of(request)}/"
 
 
 def presented(authorization: Sequence[str]) -> str:
-    """The bearer token in the values of the header ``Authorization``; empty unless there is exactly one."""
+    """Return the bearer token in the values of the header ``Authorization``; empty unless there is exactly one."""
     scheme, _, token = authorization[0].partition(" ") if len(authorization) == 1 else ("", "", "")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def cookie_token(request: Request) -> str:
-    """The token in a browser's cookie; empty if a page of another site may have caused the request.
+    """Return the token in a browser's cookie; empty if a page of another site may have caused the request.
 
     For writes the header ``Origin`` must be this service. Pages of `allowed_origins` may call the API only with a token
     of their own in the header.

@@ -60,12 +60,12 @@ class Attempt:
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
 
     def encode(self) -> str:
-        """The attempt as the value of a cookie."""
+        """Return the attempt as the value of a cookie."""
         return urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
 
     @classmethod
     def decode(cls, cookie: str, state: str) -> Attempt:
-        """The attempt of a cookie; `Unauthenticated` if it is none, or has not the state of the redirect."""
+        """Return the attempt of a cookie; `Unauthenticated` if it is none, or has not the state of the redirect."""
         try:
             attempt = cls(**json.loads(urlsafe_b64decode(cookie)))
             if hmac.compare_digest(attempt.state.encode(), state.encode()):
@@ -76,7 +76,7 @@ class Attempt:
 
 
 def not_begun() -> Unauthenticated:
-    """The error of a redirect without a valid cookie."""
+    """Return the error of a redirect without a valid cookie."""
     return Unauthenticated(
         "This sign-in was not begun in this browser, is over, or was begun more than ten minutes ago.",
         hint="sign in again.",
@@ -104,7 +104,7 @@ class IdentityProvider:
         self._reading = asyncio.Lock()
 
     async def authorization_url(self, attempt: Attempt, redirect_uri: str) -> str:
-        """The address of the provider to which the browser is sent."""
+        """Return the address of the provider to which the browser is sent."""
         metadata = await self._read_metadata()
         async with self._client(redirect_uri) as client:
             url, _ = client.create_authorization_url(

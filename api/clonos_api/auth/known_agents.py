@@ -31,7 +31,7 @@ class KnownAgents:
         self._revoked: deque[str] = deque(maxlen=_MAX_REVOKED)
 
     def find(self, presented: str) -> Principal | None:
-        """The principal of the token `presented`; None if it is not in the cache."""
+        """Return the principal of the token `presented`; None if it is not in the cache."""
         until, principal = self._known.get(digest(presented), (0.0, None))
         if principal is None or until < self._clock():
             return None

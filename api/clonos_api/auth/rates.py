@@ -48,7 +48,7 @@ class Buckets:
         return 0.0 if granted else (1 - left) / self._rate
 
     def wait_s(self, key: str) -> float:
-        """What `take` would return now; it counts no request."""
+        """Return what `take` would return now; it counts no request."""
         left = self._left_at(key, self._clock())
         return 0.0 if left >= 1 else (1 - left) / self._rate
 
@@ -65,7 +65,7 @@ class Buckets:
 
 
 def address_of(scope: Scope) -> str:
-    """The client of a request as a rate-limit key: its IPv4 address, or the /64 network of its IPv6 address."""
+    """Return the client of a request as a rate-limit key: its IPv4 address, or the /64 network of its IPv6 address."""
     client = scope.get("client")
     try:
         address = ipaddress.ip_address(client[0] if client else "")
@@ -97,7 +97,7 @@ class Refusals:
 
 
 def too_many(what: str, wait_s: float) -> tuple[TooManyRequests, dict[str, str]]:
-    """A refusal, and its headers: the caller may repeat its request after `wait_s` seconds."""
+    """Return a refusal, and its headers: the caller may repeat its request after `wait_s` seconds."""
     return TooManyRequests(what), {"Retry-After": str(max(1, math.ceil(wait_s)))}
 
 

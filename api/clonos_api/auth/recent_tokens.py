@@ -20,7 +20,7 @@ class RecentTokens:
         self._ids: OrderedDict[bytes, str] = OrderedDict()
 
     def find(self, presented: str) -> str | None:
-        """The id of the token `presented`, if it was valid at its last use."""
+        """Return the id of the token `presented`, if it was valid at its last use."""
         return self._ids.get(digest(presented))
 
     def remember(self, presented: str, token: str) -> None:
@@ -40,5 +40,5 @@ class RecentTokens:
 
 
 def digest(presented: str) -> bytes:
-    """The key of a token in caches: the SHA-256 of its text."""
+    """Return the key of a token in caches: the SHA-256 of its text."""
     return hashlib.sha256(presented.encode()).digest()

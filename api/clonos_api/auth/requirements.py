@@ -23,7 +23,7 @@ _OWNER_CHECKS: Final[set[object]] = set()
 
 
 def principal_of(request: Request) -> Principal:
-    """The principal of a request; it raises `Unauthenticated` if there is none."""
+    """Return the principal of a request; it raises `Unauthenticated` if there is none."""
     principal = request.scope.get("clonos.principal")
     if not isinstance(principal, Principal):
         raise Unauthenticated("The request has no valid token.")
@@ -32,7 +32,7 @@ def principal_of(request: Request) -> Principal:
 
 # `check_declared` searches for this function and for `checked_agent`.
 async def checked(request: Request, needed: SecurityScopes, _: Any = Security(_SCHEME)) -> Principal:
-    """The principal of a request; `Forbidden` unless its role includes one of the scopes in `needed`."""
+    """Return the principal of a request; `Forbidden` unless its role includes one of the scopes in `needed`."""
     principal = principal_of(request)
     roles = [Role(scope) for scope in needed.scopes]
     if not any(principal.may(role) for role in roles):
@@ -41,22 +41,22 @@ async def checked(request: Request, needed: SecurityScopes, _: Any = Security(_S
 
 
 def require(role: Role) -> Any:
-    """A FastAPI dependency that requires a role and returns the `Principal`."""
+    """Return a FastAPI dependency that requires a role and returns the `Principal`."""
     return require_agent() if role is Role.AGENT else Security(checked, scopes=[role.value])
 
 
 def require_any() -> Any:
-    """A FastAPI dependency that accepts each role, also an agent, and returns the `Principal`."""
+    """Return a FastAPI dependency that accepts each role, also an agent, and returns the `Principal`."""
     return Security(checked, scopes=[Role.VIEWER.value, Role.AGENT.value])
 
 
 def require_agent() -> Any:
-    """A FastAPI dependency that requires the agent of the host in the path, and returns the `Principal`."""
+    """Return a FastAPI dependency that requires the agent of the host in the path, and returns the `Principal`."""
     return Depends(checked_agent)
 
 
 def require_owner(find: Callable[..., Any], *, or_agent: bool = False) -> Any:
-    """A FastAPI dependency that requires an admin, or the operator who owns a row, and returns the row.
+    """Return a FastAPI dependency that requires an admin, or the operator who owns a row, and returns the row.
 
     Args:
         find: A dependency that reads the row; the row's `created_by` is the owner's subject.
@@ -82,7 +82,7 @@ def requires_owner(call: object) -> bool:
 async def checked_agent(
     request: Request, principal: Principal = Security(checked, scopes=[Role.AGENT.value])
 ) -> Principal:
-    """The principal of a request; `Forbidden` unless it is the agent of the host (id) in the path."""
+    """Return the principal of a request; `Forbidden` unless it is the agent of the host (id) in the path."""
     # `check_declared` ensures that an agent's path with parameters has this parameter.
     host = request.path_params.get(AGENT_PARAMETER)
     if host is not None:
@@ -91,7 +91,7 @@ async def checked_agent(
 
 
 async def _name_of(request: Request, host_id: str) -> str:
-    """The name of a host. It never changes and is cached, because each agent sends requests every second."""
+    """Return the name of a host. It never changes and is cached, because each agent sends requests every second."""
     known: OrderedDict[str, str] = request.app.state.host_names
     name = known.get(host_id)
     if name is None:

@@ -28,7 +28,7 @@ class SharedTurns:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, key: str) -> asyncio.Semaphore:
-        """The turns of a key; keep the object while it is used."""
+        """Return the turns of a key; keep the object while it is used."""
         turns = self._turns.get(key)
         if turns is None:
             turns = self._turns[key] = asyncio.Semaphore(self.at_once)
@@ -55,13 +55,13 @@ class Precedence:
         return time.monotonic() < self._newest_at + _RECENT_S
 
     def begin(self) -> None:
-        """A request with precedence begins."""
+        """Record that a request with precedence begins."""
         self._in_progress += 1
         self._newest_at = time.monotonic()
         self._none_in_progress.clear()
 
     def end(self) -> None:
-        """A request with precedence ends."""
+        """Record that a request with precedence ends."""
         self._in_progress -= 1
         if not self._in_progress:
             self._none_in_progress.set()

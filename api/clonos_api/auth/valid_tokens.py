@@ -38,7 +38,7 @@ class ValidTokens:
         self._next_at = float("-inf")
 
     async def find(self, presented: str) -> str | None:
-        """The id of the token `presented`, if it was valid at the newest read; otherwise at the next one.
+        """Return the id of the token `presented`, if it was valid at the newest read; otherwise at the next one.
 
         A token that was created a moment ago waits for that read. If it does not begin in time, the result is None.
         """

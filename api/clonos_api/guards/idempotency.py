@@ -116,7 +116,7 @@ async def _fingerprint(request: Request) -> str:
 
 
 async def refuse_key(key: str | None = Header(None, alias=KEY, include_in_schema=False)) -> None:
-    """A FastAPI dependency of a POST route that refuses the header ``Idempotency-Key``, because the response holds
+    """Refuse the header ``Idempotency-Key`` of a POST route, as a FastAPI dependency, because the response holds
     a secret and must not be stored.
     """
     if key is not None:

@@ -16,7 +16,7 @@ _NO_ROUTE: Final = "none"
 
 
 def request_metrics(registry: CollectorRegistry) -> tuple[Histogram, Gauge]:
-    """The duration of requests, and the number of those in progress, as new metrics of `registry`."""
+    """Return the duration of requests, and the number of those in progress, as new metrics of `registry`."""
     durations = Histogram(
         "clonos_api_request_duration_seconds",
         "Time until the response to a request begins.",

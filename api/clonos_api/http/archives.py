@@ -56,7 +56,7 @@ async def receive(upload: UploadFile, *, limits: Limits = LIMITS) -> AsyncIterat
 
 
 def _name(filename: str | None) -> str:
-    """The display name of an upload; it is never used as a path."""
+    """Return the display name of an upload; it is never used as a path."""
     name = PurePosixPath((filename or "").replace("\\", "/")).name
     if not re.fullmatch(r"[^\x00-\x1f\x7f-\x9f]{1,255}", name):
         raise ArchiveInvalid("The upload has no usable file name.", hint="name it ….py or ….zip.")

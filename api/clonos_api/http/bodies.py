@@ -42,8 +42,8 @@ IfMatch = Annotated[
 
 
 def etag(resource: Job | Cluster) -> str:
-    """The header ``ETag`` of a job or cluster: the version of its specification, and a hash of everything else, such as
-    its state.
+    """Return the header ``ETag`` of a job or cluster: the version of its specification, and a hash of everything else,
+    such as its state.
 
     ``If-None-Match`` compares all of it, and ``If-Match`` the version: a change of state does not hinder an update.
     """
@@ -76,7 +76,7 @@ def check_version(if_match: str | None, newest: int) -> None:
 
 
 def document_of(model: type[Body]) -> Callable[[Request], Awaitable[Body]]:
-    """A FastAPI dependency that reads the body as `model`, from JSON or YAML."""
+    """Return a FastAPI dependency that reads the body as `model`, from JSON or YAML."""
 
     async def read(request: Request) -> Body:
         return checked(model, await read_document(request))
@@ -93,7 +93,7 @@ async def job_create(
         bool, Query(description="Whether to start the job at once, if the body is a bare job specification.")
     ] = True,
 ) -> JobCreate:
-    """The request to create a job: a `JobCreate`, or a bare specification such as a ``job.yaml``."""
+    """Return the request to create a job: a `JobCreate`, or a bare specification such as a ``job.yaml``."""
     body = await read_document(request)
     if isinstance(body, dict) and "metadata" in body:
         body = {"spec": body, "start": start, **({"artifact": artifact} if artifact is not None else {})}

@@ -66,5 +66,5 @@ class Certificate:
         connection.context = self._newest
 
     def _version(self) -> Version:
-        """What changes with the content: also a file that another one replaces, as Kubernetes does by links."""
+        """Return what changes with the content: also a file that another one replaces, as Kubernetes does by links."""
         return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in (file.stat() for file in self._files))

@@ -36,7 +36,7 @@ class CheckedRoute(APIRoute):
     """A route whose JSON body is read with `parse`: a refused value gets status 422."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of the route, for requests that check their body."""
+        """Return the handler of the route, for requests that check their body."""
         handler = super().get_route_handler()
 
         async def checked(request: Request) -> Response:

@@ -84,7 +84,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._refuse()
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Begin the limits of a request at its first byte."""
         if self._waiting is None:
             self._await_head()
         self._received = self._body = self._silent = 0
@@ -92,12 +92,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; trailers are ignored, because nothing here reads them."""
+        """Read a header; ignore trailers, because nothing here reads them."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head of a request is complete; its body has limits of its own (`clonos_api.guards.bodies`)."""
+        """Accept the complete head of a request; its body has limits of its own (`clonos_api.guards.bodies`)."""
         if self._refused:
             return
         if len(self.pipeline) >= self.queued:
@@ -110,7 +110,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._keep_alive, self.cycle.keep_alive = self.cycle.keep_alive, self.cycle.keep_alive and self._is_short()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Receive a part of the body."""
         if self._refused:
             return
         self._body += len(body)
@@ -118,7 +118,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request with its trailers is complete."""
+        """End a request that is complete with its trailers."""
         if self._refused:
             return
         self._whole = True

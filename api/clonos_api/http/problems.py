@@ -84,12 +84,12 @@ _log = structlog.get_logger(__name__)
 
 
 def http_status(error: ClonosError) -> int:
-    """The HTTP status of the response to an error."""
+    """Return the HTTP status of the response to an error."""
     return next(HTTP_STATUS[cls] for cls in type(error).__mro__ if cls in HTTP_STATUS)
 
 
 def problem_of(error: ClonosError, *, instance: str | None = None) -> Problem:
-    """An error as the body of a problem response; `instance` is the path of the request."""
+    """Return an error as the body of a problem response; `instance` is the path of the request."""
     return Problem(
         type=_TYPE + error.slug,
         title=error.slug.replace("-", " ").capitalize(),
@@ -105,23 +105,25 @@ def problem_of(error: ClonosError, *, instance: str | None = None) -> Problem:
 def problem_response(
     error: ClonosError, *, instance: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The problem response for an error."""
+    """Return the problem response for an error."""
     return _response(problem_of(error, instance=instance), headers)
 
 
 def answer(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The response with a problem: an HTML page for browsers (`app.state.page_of`, set by the dashboard), else JSON."""
+    """Return the response with a problem: an HTML page for browsers (`app.state.page_of`, set by the dashboard), else
+    JSON.
+    """
     page_of: Callable[[Request, Problem], Response | None] | None = getattr(request.app.state, "page_of", None)
     return (page_of and page_of(request, problem)) or _response(problem, headers)
 
 
 def http_response(error: HTTPException, path: str) -> Response:
-    """The problem response for an error of the web framework, such as an unknown path."""
+    """Return the problem response for an error of the web framework, such as an unknown path."""
     return _response(_of_status(error, path), error.headers)
 
 
 def unexpected_response(scope: Scope) -> Response:
-    """The response to a request that failed with an unexpected error."""
+    """Return the response to a request that failed with an unexpected error."""
     return _response(_unexpected(scope["path"], scope.get("clonos.request_id")))
 
 
@@ -165,7 +167,7 @@ def install(app: FastAPI) -> None:
 
 
 def _allowed(app: FastAPI, path: str) -> str:
-    """The methods that a path has."""
+    """Return the methods that a path has."""
     if not hasattr(app.state, "patterns"):
         routes = iter_route_contexts(app.routes)
         app.state.patterns = [(compile_path(route.path or "")[0], route.methods or ()) for route in routes]

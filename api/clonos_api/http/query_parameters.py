@@ -19,7 +19,7 @@ from clonos.resources.service import FieldProblem
 
 
 async def refuse_undeclared(request: Request) -> None:
-    """A FastAPI dependency of routers that refuses unknown query parameters, and repeated ones with a single value."""
+    """Refuse unknown query parameters, and repeated ones with a single value, as a FastAPI dependency of routers."""
     if not request.url.query:
         return
     route = request.scope["route"]
@@ -36,7 +36,7 @@ async def refuse_undeclared(request: Request) -> None:
 
 
 def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """The name of each query parameter of a route, and whether it is a list."""
+    """Yield the name of each query parameter of a route, and whether it is a list."""
     for field in dependant.query_params:
         yield field.alias, _is_list(field.field_info.annotation)
     for dependency in dependant.dependencies:

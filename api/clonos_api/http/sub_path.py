@@ -23,7 +23,7 @@ _KEY: Final = "clonos.prefix"
 
 
 def prefix_of(request: HTTPConnection) -> str:
-    """The prefix of a request's path in the browser, without ``/`` at its end; empty: there is none."""
+    """Return the prefix of a request's path in the browser, without ``/`` at its end; empty: there is none."""
     return str(request.scope.get(_KEY, ""))
 
 
@@ -85,7 +85,7 @@ class SubPath:
 
 
 def _without(raw: bytes, prefix: str) -> bytes:
-    """The path as it was sent, without the prefix, whose characters may have been encoded there."""
+    """Return the path as it was sent, without the prefix, whose characters may have been encoded there."""
     text, parts = raw.decode("latin-1"), prefix.count("/")
     segments = text.split("/")
     if unquote("/".join(segments[: parts + 1])) == prefix:

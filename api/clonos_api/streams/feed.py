@@ -57,7 +57,7 @@ class EncodedEvent:
 
     @classmethod
     def of(cls, event: Event) -> EncodedEvent:
-        """Encodes an event as a server-sent event, with its JSON as ``data`` and its number as ``id``."""
+        """Encode an event as a server-sent event, with its JSON as ``data`` and its number as ``id``."""
         return cls(event, format_sse_event(data_str=event.model_dump_json(), event=event.type, id=str(event.seq)))
 
 
@@ -100,18 +100,18 @@ class EventFeed:
         self._started = asyncio.Event()
 
     async def run(self) -> None:
-        """Reads new events from the database until cancelled."""
+        """Read new events from the database until cancelled."""
         await retry_until_available(self._start)
         while True:
             announced = await self._database.notifier.wait_event(self.newest, _WAIT_S)
             await retry_until_available(partial(self._read, announced))
 
     async def started(self) -> None:
-        """Waits until `newest`, the number of the newest event, is loaded from the database."""
+        """Wait until `newest`, the number of the newest event, is loaded from the database."""
         await self._started.wait()
 
     def close(self) -> None:
-        """Ends all event streams, because the service stops."""
+        """End all event streams, because the service stops."""
         self.closed = True
         self._started.set()
         self._bell.ring()
@@ -121,13 +121,13 @@ class EventFeed:
         self._bell.ring()
 
     async def wait(self, after: int, timeout_s: float) -> bool:
-        """Waits for an event after number `after`, at most `timeout_s` seconds; returns whether there is one."""
+        """Wait for an event after number `after`, at most `timeout_s` seconds; return whether there is one."""
         if self.newest <= after and not self.closed:
             await self._bell.wait(timeout_s)
         return self.newest > after
 
     async def after(self, seq: int, selected: EventFilter) -> tuple[list[EncodedEvent], int]:
-        """Returns events after number `seq`, oldest first, and the number to continue after."""
+        """Return events after number `seq`, oldest first, and the number to continue after."""
         if seq >= self._complete_after:
             return [entry for entry in self._recent_after(seq) if entry.event in selected], max(seq, self.newest)
         committed = self.newest  # this event and all before it are committed before the read
@@ -138,7 +138,7 @@ class EventFeed:
         return [entry for entry in page if entry.event in selected], end
 
     def _recent_after(self, seq: int) -> list[EncodedEvent]:
-        """Searches from the end, because most streams are near it."""
+        """Search from the end, because most streams are near it."""
         return list(itertools.takewhile(lambda entry: entry.event.seq > seq, reversed(self._recent)))[::-1]
 
     async def _start(self) -> None:
@@ -184,14 +184,14 @@ class LogWatch:
         self.closed = False
 
     async def run(self) -> None:
-        """Polls the database for new lines of the logs that requests follow, until cancelled."""
+        """Poll the database for new lines of the logs that requests follow, until cancelled."""
         while True:
             await self._followed.wait()
             await retry_until_available(self._poll)
             await asyncio.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Ends all requests that follow a log, because the service stops."""
+        """End all requests that follow a log, because the service stops."""
         self.closed = True
         self.wake()
 
@@ -207,7 +207,7 @@ class LogWatch:
 
     @contextlib.contextmanager
     def following(self, job: str) -> Iterator[Callable[[float], Awaitable[None]]]:
-        """Registers a request that follows a job's log, inside the context.
+        """Register a request that follows a job's log, inside the context.
 
         The request repeatedly reads the log, then awaits the yielded function: it returns when there may be more lines,
         or after its argument, a timeout in seconds.
@@ -243,7 +243,7 @@ class LogWatch:
 
 
 async def retry_until_available(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work`, and repeats it while the database is unavailable."""
+    """Run `work`, and repeat it while the database is unavailable."""
     logged = False
     while True:
         try:

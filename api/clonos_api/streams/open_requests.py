@@ -47,7 +47,7 @@ class OpenRequests:
     def opened(
         self, token: str, expires_at: datetime | None, seconds: float, wake: Callable[[], object]
     ) -> Iterator[OpenRequest]:
-        """Keeps a request registered for the duration of the context.
+        """Keep a request registered for the duration of the context.
 
         Args:
             token: Id of the caller's token. Its revocation calls `wake`.
@@ -68,7 +68,7 @@ class OpenRequests:
                 del self._open[token]
 
     def on_event(self, event: Event) -> None:
-        """Ends the requests of a token when `event` is its revocation."""
+        """End the requests of a token when `event` is its revocation."""
         if event.type == "token.revoked":
             token = str(event.data.get("token"))
             self._revoked.append(token)

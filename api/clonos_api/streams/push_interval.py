@@ -27,7 +27,7 @@ class PushInterval:
         self._runs = 0
 
     def push_interval_ms(self, host: str, runs: int) -> int:
-        """Records that the agent of `host` has `runs` drivers, and returns its push interval in milliseconds."""
+        """Record that the agent of `host` has `runs` drivers, and return its push interval in milliseconds."""
         now = self._clock()
         _, before = self._reports.pop(host, (now, 0))
         self._reports[host] = now, runs

@@ -133,7 +133,7 @@ class CommittedEpochs:
             self.epochs.append(CommittedEpoch(commit.query, commit.epoch, self.epochs[-1].total.plus(published)))
 
     def _truncated(self) -> int:
-        """The number of oldest commits without all their markers.
+        """Return the number of oldest commits without all their markers.
 
         Each query's lanes are truncated on their own, so the oldest commits with markers of one query may precede the
         newest commits without markers of another.

@@ -26,16 +26,16 @@ class Sum(NamedTuple):
     digest: int = 0
 
     def plus(self, other: Sum) -> Sum:
-        """The sum of two multisets."""
+        """Return the sum of two multisets."""
         return Sum(self.records + other.records, (self.digest + other.digest) % _MODULUS)
 
     def minus(self, other: Sum) -> Sum:
-        """The distance from another multiset."""
+        """Return the distance from another multiset."""
         return Sum(self.records - other.records, (self.digest - other.digest) % _MODULUS)
 
 
 def content_hash(message: Message) -> int:
-    """The hash of a record's topic, key, value and headers."""
+    """Return the hash of a record's topic, key, value and headers."""
     state = _field(message.topic(), _SEED)
     state = _field(message.value(), _field(message.key(), state))
     for header in message.headers() or []:
@@ -44,7 +44,7 @@ def content_hash(message: Message) -> int:
 
 
 def _field(data: bytes | str | None, seed: int) -> int:
-    """The hash of one field: its length, then its bytes."""
+    """Return the hash of one field: its length, then its bytes."""
     if data is None:
         return xxhash.xxh64_intdigest(_NOTHING, seed)
     raw = data.encode() if isinstance(data, str) else data

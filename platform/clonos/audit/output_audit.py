@@ -138,7 +138,7 @@ class _Fit(NamedTuple):
 
 
 def _fit(epochs: Sequence[CommittedEpoch], snapshots: Sequence[Sum], *, whole: bool) -> _Fit:
-    """The distance that spans the most records; with `whole`, the distance 0."""
+    """Return the distance that spans the most records; with `whole`, the distance 0."""
     fits: dict[Sum, list[CommittedEpoch]] = {}
     for epoch in epochs:
         for snapshot in dict.fromkeys(snapshots):
@@ -187,7 +187,7 @@ def _reason(log: CommittedEpochs, topics: Sequence[str], snapshots: Sequence[Sum
 
 
 def _span(pairs: Sequence[CommittedEpoch]) -> int:
-    """The number of records between the first and the last of the pairs."""
+    """Return the number of records between the first and the last of the pairs."""
     return pairs[-1].total.records - pairs[0].total.records if pairs else 0
 
 

@@ -135,7 +135,7 @@ class VisibleOutput:
             del due[place]
 
     def earlier(self, published: Iterable[Sum]) -> Earlier:
-        """The sums of the output before its last transactions, each of which published one of these sums.
+        """Return the sums of the output before its last transactions, each of which published one of these sums.
 
         The records of a transaction are the last run of some partitions, unless transactions overlapped. So this finds
         nothing for lanes that tasks publish.
@@ -165,7 +165,9 @@ class VisibleOutput:
 def _adding_up(
     runs: Sequence[tuple[tuple[str, int], Sum]], wanted: Sum, left: list[int]
 ) -> list[tuple[str, int]] | None:
-    """The partitions whose runs add up to `wanted`; None if there are none, or `left` attempts did not find them."""
+    """Return the partitions whose runs add up to `wanted`; None if there are none, or `left` attempts did not find
+    them.
+    """
     if wanted == Sum():
         return []
     left[0] -= 1

@@ -16,11 +16,13 @@ class Tally(NamedTuple):
     bytes: int = 0  # size of the recorded determinants in the log, with their owner, epoch and task
 
     def plus(self, other: Tally) -> Tally:
-        """The determinants of this tally and of `other` together, with the sum of their bytes."""
+        """Return the determinants of this tally and of `other` together, with the sum of their bytes."""
         return Tally(*(left + right for left, right in zip(self, other, strict=True)))
 
     def less(self, other: Tally) -> Tally:
-        """The determinants, and their bytes, that were counted since `other`, an earlier tally of the same operator."""
+        """Return the determinants, and their bytes, that were counted since `other`, an earlier tally of the same
+        operator.
+        """
         return Tally(*(left - right for left, right in zip(self, other, strict=True)))
 
 
@@ -59,7 +61,7 @@ class DeterminantCount:
         self._seen = {}
 
     def for_pickling(self) -> Any:
-        """The accumulator object, which a UDF's closure carries to the tasks."""
+        """Return the accumulator object, which a UDF's closure carries to the tasks."""
         return self._counts
 
     @staticmethod

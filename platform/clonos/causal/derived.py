@@ -15,7 +15,7 @@ from clonos.errors import ParameterMissing
 
 
 def now() -> dt.datetime:
-    """The time of the current epoch, the same for all of its rows.
+    """Return the time of the current epoch, the same for all of its rows.
 
     The driver writes it to the epoch's plan before the first task starts, so a replay returns the same time. For the
     true time of a row see `clonos.clock`.
@@ -39,7 +39,7 @@ def _time(time_ms: int) -> dt.datetime:
 
 
 def epoch() -> int:
-    """The number of the current epoch (micro-batch).
+    """Return the number of the current epoch (micro-batch).
 
     Returns:
         Spark's batch id of the query, from 0; -1 outside a job.
@@ -55,7 +55,8 @@ def epoch() -> int:
 
 
 def random(key: object = None) -> float:
-    """A uniform random number that a replay repeats. It is derived from the epoch's seed, the operator and `key`.
+    """Return a uniform random number that a replay repeats. It is derived from the epoch's seed, the operator and
+    `key`.
 
     Args:
         key: Identifies the row, such as (topic, partition, offset). Equal keys give equal numbers within an operator
@@ -79,7 +80,7 @@ def random(key: object = None) -> float:
 
 
 def rng(key: object = None) -> _random.Random:
-    """A random generator that a replay repeats, for several numbers or for another distribution than `random`.
+    """Return a random generator that a replay repeats, for several numbers or for another distribution than `random`.
 
     Args:
         key: As in `random`.
@@ -99,7 +100,7 @@ def rng(key: object = None) -> _random.Random:
 
 
 def uuid4(key: object = None) -> _uuid.UUID:
-    """A random UUID (version 4, RFC 9562) that a replay repeats.
+    """Return a random UUID (version 4, RFC 9562) that a replay repeats.
 
     It is derived from the query, the epoch's seed, the operator and `key`. So two sinks compute different ids for one
     row, and so does a job after a restore from a savepoint; `clonos.stable_id` is the same in all of them.
@@ -123,7 +124,7 @@ def uuid4(key: object = None) -> _uuid.UUID:
 
 
 def param(name: str, default: str | None = None) -> str:
-    """The value of a job parameter, in the job function as well as in UDFs and services.
+    """Return the value of a job parameter, in the job function as well as in UDFs and services.
 
     Args:
         name: The parameter's name.

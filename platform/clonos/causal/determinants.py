@@ -128,7 +128,7 @@ def _send(
 
 
 def record_partition(epoch: EpochScope, task: int) -> int:
-    """The partition of the causal log to which the Spark task number `task` writes its determinants."""
+    """Return the partition of the causal log to which the Spark task number `task` writes its determinants."""
     return epoch.log_partitions[task % len(epoch.log_partitions)]
 
 
@@ -148,7 +148,9 @@ _producers: dict[tuple[str, str], Producer] = {}
 
 
 def _producer(kafka: KafkaSettings, depth: str) -> Producer:
-    """The worker's producer for determinants. It is not transactional, so tasks share it without fencing each other."""
+    """Return the worker's producer for determinants. It is not transactional, so tasks share it without fencing each
+    other.
+    """
     key = (kafka.bootstrap_servers, depth)
     producer = _producers.get(key)
     if producer is None:
@@ -195,7 +197,7 @@ _loaded: dict[tuple[Owner, str, int, int], dict[tuple[str, int], _Answers]] = {}
 
 
 def recorded_answers(kafka: KafkaSettings, epoch: EpochScope, operator: str, task: int) -> _Answers:
-    """The determinants that earlier attempts at `epoch` recorded, for one operator of one task.
+    """Return the determinants that earlier attempts at `epoch` recorded, for one operator of one task.
 
     The log is read up to the claim of the epoch's owner. A record is valid if its owner wrote the newest claim or
     marker before it (invariant 4). Of the valid records for a key, the first counts.

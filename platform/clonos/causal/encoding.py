@@ -19,14 +19,14 @@ def _is_na(value: object) -> bool:
 
 
 def plain(value: object) -> object:
-    """The Python value of a number or null from a pandas column. Both have the same key."""
+    """Return the Python value of a number or null from a pandas column. Both have the same key."""
     if isinstance(value, np.integer | np.floating | np.bool_):
         return value.item()
     return None if _is_na(value) else value
 
 
 def plain_hook(value: object) -> object:
-    """The value that stands for a value which msgspec does not encode, in arguments and in answers.
+    """Return the value that stands for a value which msgspec does not encode, in arguments and in answers.
 
     Raises:
         TypeError: There is none.

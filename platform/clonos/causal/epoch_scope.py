@@ -56,14 +56,14 @@ def decode_scope(text: str) -> EpochScope:
 
 
 def worker_environment(kafka: KafkaSettings) -> dict[str, str]:
-    """The environment variables that a Python worker needs to connect to Kafka."""
+    """Return the environment variables that a Python worker needs to connect to Kafka."""
     plain_text = kafka.model_dump(mode="json") | kafka.secrets()
     return {KAFKA_ENVIRONMENT: msgspec.json.encode(plain_text).decode()}
 
 
 @functools.cache
 def worker_kafka() -> KafkaSettings:
-    """The Kafka settings of this Python worker, from its environment variables."""
+    """Return the Kafka settings of this Python worker, from its environment variables."""
     if KAFKA_ENVIRONMENT not in os.environ:
         raise EnvironmentFault(
             "A Python worker has no Kafka settings: its function was built before the session was prepared for Clonos.",

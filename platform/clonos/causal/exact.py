@@ -44,7 +44,7 @@ class Unfit(ValueError):
         self.path = path
 
     def inside(self, step: str) -> Unfit:
-        """The same for the record around it: `step` leads from that record to this one."""
+        """Return the same for the record around it: `step` leads from that record to this one."""
         return Unfit(self.value, self.wanted, step + self.path)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Unfit(ValueError):
 
 
 def shown(value: object) -> str:
-    """A short text of a value that any encoding can hold."""
+    """Return a short text of a value that any encoding can hold."""
     text = ascii(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
@@ -166,7 +166,7 @@ def at(step: str, fit: Fit, value: Any) -> Any:
 
 
 def from_arrow(array: pa.Array, reader: str, name: str, start: int = 0) -> list[Any]:
-    """The Python values of a column.
+    """Return the Python values of a column.
 
     Args:
         array: The column of a batch.
@@ -221,7 +221,7 @@ def _unreadable(value: pa.Scalar, path: str) -> tuple[str, str]:
 
 
 def of_arrow(kind: pa.DataType) -> Fit | None:
-    """The fit for values that ``pyarrow.array`` converts to `kind`; None if pyarrow never changes a value."""
+    """Return the fit for values that ``pyarrow.array`` converts to `kind`; None if pyarrow never changes a value."""
     if pa.types.is_signed_integer(kind):
         return _nullable(integer(kind.bit_width))
     if pa.types.is_float32(kind):
@@ -244,7 +244,7 @@ def of_arrow(kind: pa.DataType) -> Fit | None:
 
 
 def unchanged(kind: pa.DataType) -> set[type]:
-    """The types of values that ``pyarrow.array`` converts to `kind` unchanged, or refuses itself."""
+    """Return the types of values that ``pyarrow.array`` converts to `kind` unchanged, or refuses itself."""
     if pa.types.is_signed_integer(kind):
         return {int, type(None)}
     if pa.types.is_float64(kind):

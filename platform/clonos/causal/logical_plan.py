@@ -28,7 +28,7 @@ class PlanNode:
         self.children = children
 
     def all(self) -> Iterator[PlanNode]:
-        """This node and its descendants, parents first."""
+        """Yield this node and its descendants, parents first."""
         yield self
         for child in self.children:
             yield from child.all()
@@ -39,7 +39,7 @@ class PlanNode:
 
     @staticmethod
     def expression(fields: list[dict[str, Any]]) -> PlanNode:
-        """The root of an expression, from a field of a node."""
+        """Return the root of an expression, from a field of a node."""
         return _tree(iter(fields))
 
     def functions(self) -> Iterator[tuple[str, int]]:
@@ -51,13 +51,13 @@ class PlanNode:
         yield from ((udf["name"], udf["dataType"]) for udf in _udfs(self.fields))
 
     def operators(self) -> Iterator[tuple[str, int]]:
-        """The functions of this node that belong to operators."""
+        """Return the functions of this node that belong to operators."""
         shown = shown_in_plans()
         return (udf for udf in self.functions() if udf[0] in shown)
 
 
 def logical_plan(frame: DataFrame) -> PlanNode:
-    """The root of the analysed logical plan of a DataFrame."""
+    """Return the root of the analysed logical plan of a DataFrame."""
     return _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
 
 
@@ -67,7 +67,7 @@ def mentions(value: Any, kind: str) -> bool:
 
 
 def _tree(fields: Iterator[dict[str, Any]]) -> PlanNode:
-    """The tree of nodes that Spark lists parents first."""
+    """Return the tree of nodes that Spark lists parents first."""
     node = next(fields)
     return PlanNode(node, [_tree(fields) for _ in range(node["num-children"])])
 

@@ -15,7 +15,7 @@ _operators: dict[str, tuple[str, ...]] = {}
 
 
 def operator_name(name: str, *shown_as: str) -> str:
-    """The name of the next operator of the job that uses the stable name `name`.
+    """Return the name of the next operator of the job that uses the stable name `name`.
 
     Args:
         name: The stable name.
@@ -31,7 +31,7 @@ def operator_name(name: str, *shown_as: str) -> str:
 
 
 def stable_name(name: str | None, function: object) -> str:
-    """The operator's stable name: `name`, or if it is None the qualified name of `function`.
+    """Return the operator's stable name: `name`, or if it is None the qualified name of `function`.
 
     Raises:
         SpecError: The name is empty, or contains the ``#`` of a numbered use. `function` is an ``async def``.
@@ -48,18 +48,18 @@ def stable_name(name: str | None, function: object) -> str:
 
 
 def shown_name(function: object) -> str:
-    """The name by which Spark's query plans show a function."""
+    """Return the name by which Spark's query plans show a function."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def shown_in_plans() -> frozenset[str]:
-    """The names by which Spark's query plans show the operators of the job that is being defined."""
+    """Return the names by which Spark's query plans show the operators of the job that is being defined."""
     return frozenset(shown for names in _operators.values() for shown in names)
 
 
 def defined_operators() -> dict[str, tuple[str, ...]]:
-    """The operators of the job that is being defined, in the order of their uses: operator → names of its function in
-    Spark's query plans.
+    """Return the operators of the job that is being defined, in the order of their uses: operator → names of its
+    function in Spark's query plans.
     """
     return dict(_operators)
 

@@ -79,7 +79,7 @@ class OperatorTask:
                     inside(close)
 
     def _readable(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches of the task; an error names the operator if pandas cannot hold a text of them."""
+        """Yield the batches of the task; an error names the operator if pandas cannot hold a text of them."""
         rows, remaining = 0, iter(batches)
         while True:
             try:
@@ -108,7 +108,7 @@ class OperatorTask:
 
 
 def _next_chunk(items: Iterator[Any]) -> list[Any]:
-    """The next item, or the next Spark rows that share one acknowledgement; empty at the end."""
+    """Return the next item, or the next Spark rows that share one acknowledgement; empty at the end."""
     chunk = list(islice(items, 1))
     if chunk and isinstance(chunk[0], tuple):
         chunk += islice(items, _ROWS_AT_ONCE - 1)

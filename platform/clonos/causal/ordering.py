@@ -30,13 +30,13 @@ OrderBy = tuple[str, ...] | None
 
 
 def ordered_frame(frame: pd.DataFrame, by: OrderBy) -> pd.DataFrame:
-    """The rows of a pandas DataFrame in canonical order; `by` are the columns that the job names, if any."""
+    """Return the rows of a pandas DataFrame in canonical order; `by` are the columns that the job names, if any."""
     order = _order(list(frame.columns), len(frame), lambda name: _from_pandas(frame[name]), by)
     return frame if order is None else frame.take(order).reset_index(drop=True)
 
 
 def ordered_table(table: pa.Table, by: OrderBy) -> pa.Table:
-    """The rows of an Arrow table in canonical order; `by` are the columns that the job names, if any."""
+    """Return the rows of an Arrow table in canonical order; `by` are the columns that the job names, if any."""
     order = _order(table.column_names, table.num_rows, lambda name: _sortable(table.column(name)), by)
     return table if order is None else table.take(pa.array(order))
 
@@ -55,7 +55,9 @@ def ordered_rows(rows: list[Row], by: OrderBy) -> list[Row]:
 
 
 def ordered_batches(batches: Iterable[Any], by: OrderBy) -> Iterator[Any]:
-    """The DataFrames or Arrow record batches of one group, with their rows in canonical order across all of them."""
+    """Yield the DataFrames or Arrow record batches of one group, with their rows in canonical order across all of
+    them.
+    """
     parts = list(batches)
     if not parts:
         return
@@ -79,12 +81,12 @@ def fingerprint(*parts: Any) -> bytes:
 
 
 def present_columns(names: Sequence[str], by: OrderBy) -> OrderBy:
-    """The columns of `by` that are among `names`; None, for the default order, if there are none."""
+    """Return the columns of `by` that are among `names`; None, for the default order, if there are none."""
     return tuple(name for name in by or () if name in names) or None
 
 
 def _first(names: Sequence[str], by: OrderBy) -> list[str]:
-    """The columns to sort by before all others."""
+    """Return the columns to sort by before all others."""
     if by is None:
         return list(SOURCE) if set(SOURCE) <= set(names) else []
     missing = [name for name in by if name not in names]
@@ -98,7 +100,7 @@ def _first(names: Sequence[str], by: OrderBy) -> list[str]:
 def _order(
     names: list[str], size: int, column: Callable[[str], pa.Array | pa.ChunkedArray], by: OrderBy
 ) -> np.ndarray | None:
-    """The indices of the rows in canonical order; None if the rows are in this order already."""
+    """Return the indices of the rows in canonical order; None if the rows are in this order already."""
     if size < 2:
         return None
     first = _first(names, by)
@@ -164,7 +166,7 @@ def _encoded(values: list[Any]) -> pa.Array:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """The sort key of a value of a Spark row, among the values of its column."""
+    """Return the sort key of a value of a Spark row, among the values of its column."""
     if value is None:
         return (2, None)
     if isinstance(value, float) and value != value:

@@ -68,7 +68,7 @@ def _package(cls: type[BaseException]) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of an HTTP answer that a library raised as an exception; None: it is none."""
+    """Return the status of an HTTP answer that a library raised as an exception; None: it is none."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code
     if _package(type(error)) not in _OF_LIBRARIES:
@@ -78,7 +78,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception with its causes."""
+    """Yield the exception with its causes."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

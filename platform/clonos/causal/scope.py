@@ -65,7 +65,7 @@ class TaskScope:
         )
 
     def find(self, key: bytes) -> Determinant | None:
-        """The recorded answer to the call that `key` identifies, from this task or from an earlier attempt; None
+        """Return the recorded answer to the call that `key` identifies, from this task or from an earlier attempt; None
         without one.
         """
         entry = self.answers.get(key)
@@ -129,7 +129,7 @@ class _Row:
         self.draws = 0
 
     def draw(self, task: TaskScope) -> tuple[object, ...]:
-        """The identity of the next draw: task, row, and number in the row."""
+        """Return the identity of the next draw: task, row, and number in the row."""
         self.draws += 1
         return ("at", task.task, self.index, self.draws)
 
@@ -151,7 +151,9 @@ class Group:
         self.draws = 0
 
     def draw(self, _task: TaskScope) -> tuple[object, ...]:
-        """The identity of the next random draw without a key: the group, and the number of the draw in the group."""
+        """Return the identity of the next random draw without a key: the group, and the number of the draw in the
+        group.
+        """
         if self._key is None:
             self._key = (self._compute_key(),)
         self.draws += 1
@@ -164,7 +166,7 @@ _implicit: dict[int, TaskScope] = {}
 
 
 def current_epoch() -> EpochScope | None:
-    """The epoch of the current task; None outside a job."""
+    """Return the epoch of the current task; None outside a job."""
     task = _task.get()
     if task is not None:
         return task.epoch
@@ -173,12 +175,12 @@ def current_epoch() -> EpochScope | None:
 
 
 def operator_scope() -> TaskScope | None:
-    """The scope of the operator that runs this code; None in Python code that Clonos does not wrap."""
+    """Return the scope of the operator that runs this code; None in Python code that Clonos does not wrap."""
     return _task.get()
 
 
 def current_task() -> TaskScope | None:
-    """The scope of this code in the current Spark task; None outside a job.
+    """Return the scope of this code in the current Spark task; None outside a job.
 
     In Python code that Clonos does not wrap, the scope allows only random draws with a key. Several such functions may
     run in one task, and nothing repeatable distinguishes them.
@@ -187,14 +189,14 @@ def current_task() -> TaskScope | None:
 
 
 def positional(task: TaskScope) -> tuple[object, ...]:
-    """The identity of the next random draw without a key: the position of the row or group, and the number of the
-    draw.
+    """Return the identity of the next random draw without a key: the position of the row or group, and the number of
+    the draw.
     """
     return (_row.get() or task.position).draw(task)
 
 
 def operator_required(subject: str) -> CarriedError:
-    """The error for a call outside an operator, in a form that Spark carries to the driver.
+    """Return the error for a call outside an operator, in a form that Spark carries to the driver.
 
     `subject` names the called function in the error's text.
     """
@@ -207,7 +209,7 @@ def in_spark() -> bool:
 
 
 def _spark_task() -> tuple[TaskContext, EpochScope] | None:
-    """The current Spark task and its epoch; None outside a Clonos epoch."""
+    """Return the current Spark task and its epoch; None outside a Clonos epoch."""
     context = TaskContext.get()
     text = context.getLocalProperty(PROPERTY) if context is not None else None
     if context is None or not text:
@@ -277,7 +279,7 @@ class Inside:
 
 
 def open_task_scope(operator: str) -> TaskScope | None:
-    """A scope for `operator` in the current Spark task; None outside a Clonos job.
+    """Return a scope for `operator` in the current Spark task; None outside a Clonos job.
 
     Raises:
         CarriedError: The task belongs to a job, but to no epoch: nothing would record the answers of services.

@@ -48,7 +48,7 @@ _MOST_HANGING: Final = 32
 
 
 def clock(*key: object) -> dt.datetime:
-    """The true time of the call, recorded in the causal log so that a replay returns the same time.
+    """Return the true time of the call, recorded in the causal log so that a replay returns the same time.
 
     `clonos.now` is cheaper: it is the epoch's time, and writes nothing to the log.
 
@@ -241,7 +241,7 @@ class Service(Generic[P, R]):
         return entry
 
     def _fitting(self, entry: Determinant) -> Determinant:
-        """The determinant, if the log can hold it; a larger one would be refused at every attempt."""
+        """Return the determinant, if the log can hold it; a larger one would be refused at every attempt."""
         size = len(entry.value)
         if size > MAX_ANSWER_BYTES:
             raise ResultNotSerialisable(

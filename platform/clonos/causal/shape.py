@@ -97,8 +97,8 @@ def has_operators(frame: DataFrame) -> bool:
 
 
 def python_workers(frame: DataFrame) -> int:
-    """The largest number of Python workers that one task of a query uses at the same time: one for each node of the
-    plan between two shuffles that calls Python functions. The branches of unions and joins have tasks of their own.
+    """Return the largest number of Python workers that one task of a query uses at the same time: one for each node of
+    the plan between two shuffles that calls Python functions. The branches of unions and joins have tasks of their own.
     """
 
     def of_tasks(top: PlanNode) -> int:
@@ -114,7 +114,7 @@ def _shuffles(node: PlanNode) -> bool:
 
 
 def _in_its_tasks(node: PlanNode) -> Iterator[PlanNode]:
-    """A node and its descendants that run in the same tasks, without a shuffle between them."""
+    """Yield a node and its descendants that run in the same tasks, without a shuffle between them."""
     yield node
     if not _shuffles(node):
         for child in node.children:

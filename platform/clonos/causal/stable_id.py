@@ -13,7 +13,7 @@ NAMESPACE: Final = UUID("50f1ac57-5799-5508-8d86-8d4910de2d0d")
 
 
 def stable_id(*columns: Column | str) -> Column:
-    """A UUID that depends on the values of `columns` only (version 5, RFC 9562).
+    """Return a UUID that depends on the values of `columns` only (version 5, RFC 9562).
 
     Against `uuid4` neither the query, the epoch nor the operator matters: two sinks compute the same id for a record,
     and so does a job after a restore from a savepoint.

@@ -23,8 +23,8 @@ _for_all: list[Callable[[str], Answerer]] = []
 
 
 def answerer_of(name: str, function: Answerer) -> Answerer:
-    """The function that answers calls of the service `name`: the stand-in that a test set, else the service's own
-    `function`.
+    """Return the function that answers calls of the service `name`: the stand-in that a test set, else the service's
+    own `function`.
     """
     if name in _named:
         return _named[name]

@@ -39,7 +39,7 @@ class ColumnFunction(Protocol[P, R]):
         """The function itself, for unit tests."""
 
     def __call__(self, *columns: Column | str) -> Column:
-        """The column of the results; each call is an operator."""
+        """Return the column of the results; each call is an operator."""
 
 
 _UNFIT: Final = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError)
@@ -80,7 +80,7 @@ def on_columns(
     name: str | None,
     build: Callable[[UserFunction, str, DataType, tuple[str, ...]], Callable[..., Column]],
 ) -> Callable[[Callable[P, R]], ColumnFunction[P, R]]:
-    """The decorator ``clonos.<kind>``.
+    """Return the decorator ``clonos.<kind>``.
 
     The decorated function is callable on columns, and each such call is an operator.
 
@@ -128,7 +128,7 @@ _unchecked: Callable[..., Any] = cast("Any", arrow_udf)
 
 
 def _arrow_udf(function: Callable[..., Any], spark_type: DataType) -> Callable[..., Column]:
-    """An Arrow UDF that Spark evaluates once.
+    """Return an Arrow UDF that Spark evaluates once.
 
     Spark may evaluate a deterministic UDF twice, for a filter and for the output. Two evaluations would be two
     operators with different determinants, so the published rows could differ from the filtered ones.
@@ -173,7 +173,7 @@ def _run(
 def _as_array(
     values: list[Any], arrow_type: pa.DataType, fit: exact.Fit | None, operator: str, columns: list[list[Any]]
 ) -> pa.Array:
-    """The results as an Arrow array.
+    """Return the results as an Arrow array.
 
     Raises:
         JobCodeError: A result does not fit the type; the error names the UDF, the result and the row's arguments.

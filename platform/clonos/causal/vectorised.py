@@ -111,7 +111,7 @@ def _iterator_udf(
 
 
 def _fitting(result: Any, spark_type: DataType, operator: str) -> Any:
-    """The result, if no number in it is too large for Spark's ``float``; pandas would make it infinite.
+    """Return the result, if no number in it is too large for Spark's ``float``; pandas would make it infinite.
 
     Spark checks the other numbers (`spark.sql.execution.pandas.convertToArrowArraySafely`).
     """

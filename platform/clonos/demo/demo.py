@@ -82,7 +82,9 @@ class Report:
         return [gap for outcome in self.jobs.values() for gap in outcome.gaps]
 
     def as_json(self) -> dict[str, Any]:
-        """The object that ``clonos demo --json`` prints: totals over all examples, and the results of each example."""
+        """Return the object that ``clonos demo --json`` prints: totals over all examples, and the results of each
+        example.
+        """
         examples: dict[str, dict[str, Any]] = {
             name: {
                 **_checked(outcome),
@@ -320,12 +322,12 @@ class ExampleRun:
 
 
 def cold(delays: Sequence[float]) -> list[Kill]:
-    """A kill after each of `delays` (seconds after new output), none of which waits for a standby."""
+    """Return a kill after each of `delays` (seconds after new output), none of which waits for a standby."""
     return [Kill(delay) for delay in delays]
 
 
 def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executors: bool) -> list[Kill]:
-    """A kill after each of `delays` (seconds after new output), in turns.
+    """Return a kill after each of `delays` (seconds after new output), in turns.
 
     In every second round, drivers are killed while an epoch is in doubt.
 

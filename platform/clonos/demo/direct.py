@@ -22,7 +22,7 @@ class KillableJob(Protocol):
         """Raise `ClonosError` if the job exited although the demo did not kill it."""
 
     def tail(self) -> str:
-        """The last lines of the job's output, for error messages."""
+        """Return the last lines of the job's output, for error messages."""
 
     def allow_standby(self, allowed: bool) -> bool:
         """Allow or prevent a standby of the job.
@@ -32,10 +32,10 @@ class KillableJob(Protocol):
         """
 
     def standby_phase(self) -> str:
-        """What the job's standby does now, as a clause for the screen."""
+        """Return what the job's standby does now, as a clause for the screen."""
 
     def driver(self) -> ProcessGroup | None:
-        """The processes of the job's driver; None if none runs."""
+        """Return the processes of the job's driver; None if none runs."""
 
     def kill(self, target: Target = "driver") -> Killed:
         """Kill the job's driver, or an executor of its, and all child processes with SIGKILL."""
@@ -44,7 +44,7 @@ class KillableJob(Protocol):
         """Whether a standby took over after the last kill: it is the current driver."""
 
     def next_driver_since(self, killed_at: float) -> float | None:
-        """The moment after which output is that of the driver that follows a kill; None: not known yet.
+        """Return the moment after which output is that of the driver that follows a kill; None: not known yet.
 
         Moments are in seconds since 1970. The executors of a killed driver on a Spark cluster may still publish.
         """
@@ -78,7 +78,7 @@ class DirectJob:
             self._process.check_running()
 
     def tail(self) -> str:
-        """The last lines of the command's output, for error messages."""
+        """Return the last lines of the command's output, for error messages."""
         return self._process.tail(15) if self._process is not None else ""
 
     def allow_standby(self, allowed: bool) -> bool:
@@ -86,15 +86,15 @@ class DirectJob:
         return not allowed
 
     def standby_phase(self) -> str:
-        """The clause for a job that has no standby."""
+        """Return the clause for a job that has no standby."""
         return "it has none"
 
     def taken_over(self) -> bool:
-        """Always False, because a job without a control plane has no standby."""
+        """Return False: a job without a control plane has no standby."""
         return False
 
     def driver(self) -> ProcessGroup | None:
-        """The command with all its child processes; None before the start."""
+        """Return the command with all its child processes; None before the start."""
         return self._process
 
     def kill(self, target: Target = "driver") -> Killed:
@@ -102,7 +102,7 @@ class DirectJob:
         return self._process.kill() if self._process is not None else Killed.nothing()
 
     def next_driver_since(self, killed_at: float) -> float | None:
-        """The kill itself: all processes of the job are killed."""
+        """Return the kill itself: all processes of the job are killed."""
         return killed_at
 
     def stop(self) -> int:

@@ -35,11 +35,11 @@ class Topics:
     names: tuple[str, ...]
 
     def of(self, name: str) -> str:
-        """The Kafka topic whose name the job parameter `name` holds."""
+        """Return the Kafka topic whose name the job parameter `name` holds."""
         return f"{self.prefix}{name}"
 
     def params(self) -> dict[str, str]:
-        """The job parameters: parameter → topic."""
+        """Return the job parameters: parameter → topic."""
         return {name: self.of(name) for name in self.names}
 
     def create(self, kafka: KafkaSettings, partitions: int) -> None:
@@ -65,7 +65,7 @@ def work_directory(settings: Settings) -> Path:
 
 
 def own_prefix(settings: Settings) -> str:
-    """A prefix that makes the names of this demo's topics and jobs unique on a configured Kafka; empty for an
+    """Return a prefix that makes the names of this demo's topics and jobs unique on a configured Kafka; empty for an
     embedded Kafka.
     """
     return f"demo-{secrets.token_hex(3)}-" if settings.kafka.bootstrap_servers else ""
@@ -123,7 +123,7 @@ def environment_for(settings: Settings, kafka: KafkaSettings, home: Path) -> dic
 
 
 def event_counters(file: Path) -> Counters:
-    """A job's newest generation, and its numbers of skipped lanes and of recorded and replayed determinants.
+    """Return a job's newest generation, and its numbers of skipped lanes and of recorded and replayed determinants.
 
     They are computed from the events in `file`, which ``clonos run --events`` writes; 0 without the file.
     """

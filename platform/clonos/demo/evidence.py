@@ -67,7 +67,7 @@ class Evidence:
     outputs: Mapping[str, Sequence[Published]] = field(default_factory=dict)
 
     def output(self, name: str) -> Sequence[Published]:
-        """The records of the topic that the job parameter `name` names."""
+        """Return the records of the topic that the job parameter `name` names."""
         return self.outputs.get(name, ())
 
 
@@ -97,7 +97,7 @@ class Sourced(msgspec.Struct, frozen=True):
 
 
 def json_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
-    """A function that decodes JSON as `kind`; it returns None for bytes that are no JSON of this type."""
+    """Return a function that decodes JSON as `kind`; it returns None for bytes that are no JSON of this type."""
     decode = msgspec.json.Decoder(kind).decode
 
     def decode_or_none(value: bytes) -> T | None:

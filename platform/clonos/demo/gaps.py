@@ -35,13 +35,13 @@ class Gap:
 
 
 def median_s(gaps: Sequence[Gap], kind: RecoveryKind) -> float | None:
-    """The median of the gaps of one kind of recovery, in seconds; None without such gaps."""
+    """Return the median of the gaps of one kind of recovery, in seconds; None without such gaps."""
     seconds = [gap.seconds for gap in gaps if gap.kind == kind]
     return statistics.median(seconds) if seconds else None
 
 
 def times_shorter(gaps: Sequence[Gap]) -> float | None:
-    """The median gap of cold restarts divided by that of takeovers; None unless there are gaps of both kinds."""
+    """Return the median gap of cold restarts divided by that of takeovers; None unless there are gaps of both kinds."""
     cold, standby = median_s(gaps, "cold"), median_s(gaps, "standby")
     return cold / standby if cold and standby else None
 

@@ -38,7 +38,7 @@ _PHASES: Final = {
 
 
 def platform_home(directory: Path) -> Path:
-    """The home directory of the platform of a demo in `directory`."""
+    """Return the home directory of the platform of a demo in `directory`."""
     return directory / "home"
 
 
@@ -112,7 +112,7 @@ class HostedJob:
         raise ClonosError(f"The job is {job.state}{reason}\n{self.tail()}")
 
     def tail(self) -> str:
-        """The last lines of the log of the job's drivers."""
+        """Return the last lines of the log of the job's drivers."""
         return "\n".join(self._client.jobs.logs(self.job.name, tail=_LINES).lines) if self._submitted else ""
 
     def allow_standby(self, allowed: bool) -> bool:
@@ -134,7 +134,7 @@ class HostedJob:
         )
 
     def standby_phase(self) -> str:
-        """What the job's standby does now, as a clause for the screen."""
+        """Return what the job's standby does now, as a clause for the screen."""
         standbys = self.job.standbys()
         if not standbys:
             return "none is placed" if self._allowed else "none is left"
@@ -159,7 +159,7 @@ class HostedJob:
         return self.job.get().run in self._waiting
 
     def driver(self) -> ProcessGroup | None:
-        """The processes of the job's driver; None if none runs."""
+        """Return the processes of the job's driver; None if none runs."""
         return self.job.driver() if self._submitted else None
 
     def kill(self, target: Target = "driver") -> Killed:
@@ -174,7 +174,8 @@ class HostedJob:
         return self.job.kill_driver()
 
     def next_driver_since(self, killed_at: float) -> float | None:
-        """The kill itself; on a Spark cluster the first claim after it, which fences the killed driver's executors.
+        """Return the kill itself; on a Spark cluster the first claim after it, which fences the killed driver's
+        executors.
 
         None: there is no such claim yet.
         """
@@ -201,7 +202,9 @@ class HostedJob:
         return (run.exit_code or 0) if run is not None else 0
 
     def counters(self) -> Counters:
-        """The job's generation, and the totals of skipped lanes and determinants over its queries, for the display."""
+        """Return the job's generation, and the totals of skipped lanes and determinants over its queries, for the
+        display.
+        """
         if not self._submitted:
             return Counters()
         queries = self._client.jobs.metrics(self.job.name).queries.values()
@@ -213,5 +216,5 @@ class HostedJob:
         )
 
     def recoveries(self) -> list[Recovery]:
-        """The job's recoveries, oldest first."""
+        """Return the job's recoveries, oldest first."""
         return self.job.recoveries()[::-1]

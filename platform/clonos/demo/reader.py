@@ -14,7 +14,7 @@ from clonos.testing.harness import CommittedReader
 
 
 def longest_gap(arrivals: Iterable[float], *, until: float) -> float:
-    """The longest time without an arrival in seconds, from the first arrival to `until` (the end of the input).
+    """Return the longest time without an arrival in seconds, from the first arrival to `until` (the end of the input).
 
     The gap that is open at `until` counts with its full length, since it began while input was flowing.
     Arrivals must be in order of time.
@@ -50,7 +50,7 @@ class OutputReader:
         """How many records of the watched topic were for a position already seen."""
 
     def count(self, topic: str) -> int:
-        """Number of records of `topic` that have arrived."""
+        """Return the number of records of `topic` that have arrived."""
         return len(self._records[topic])
 
     def records(self, topic: str) -> list[Published]:
@@ -62,7 +62,9 @@ class OutputReader:
         return [record.arrived for record in self.records(self._watched)]
 
     def per_second(self, seconds: int) -> list[int]:
-        """Number of records of the watched topic that arrived in each of the last `seconds` seconds, oldest first."""
+        """Return the number of records of the watched topic that arrived in each of the last `seconds` seconds, oldest
+        first.
+        """
         now = int(time.monotonic())
         return [self._seconds[second] for second in range(now - seconds + 1, now + 1)]
 

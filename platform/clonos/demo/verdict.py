@@ -81,7 +81,7 @@ class Findings:
             self.kept.append(Finding(fault, detail))
 
     def verdict(self, *, records_in: int, expected: int, published: int, unfinished: int = 0) -> Verdict:
-        """The verdict on all faults so far.
+        """Return the verdict on all faults so far.
 
         Args:
             records_in: Number of source records.
@@ -137,7 +137,7 @@ def readable(
 
 
 def json_record(kind: type[V]) -> Callable[[Published], V | None]:
-    """A function for `readable` that decodes records whose value is JSON of this kind."""
+    """Return a function for `readable` that decodes records whose value is JSON of this kind."""
     decode = json_decoder(kind)
     return lambda record: decode(record.value)
 

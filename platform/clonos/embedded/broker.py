@@ -86,7 +86,7 @@ class EmbeddedKafka:
         return self._client.model_copy(update={"bootstrap_servers": self.bootstrap_servers})
 
     def status(self) -> ClusterStatus:
-        """The state of all brokers, read from the directory."""
+        """Return the state of all brokers, read from the directory."""
         cluster = self._read()
         if cluster is None:
             return ClusterStatus(self._directory, "", ())

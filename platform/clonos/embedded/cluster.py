@@ -47,12 +47,12 @@ class Cluster:
 
 
 def addresses(ports: Sequence[Ports]) -> str:
-    """The value of ``bootstrap.servers`` for brokers with these `ports`."""
+    """Return the value of ``bootstrap.servers`` for brokers with these `ports`."""
     return ",".join(f"{HOST}:{broker.client}" for broker in ports)
 
 
 def random_id() -> str:
-    """A random Kafka cluster id."""
+    """Return a random Kafka cluster id."""
     # Kafka's notation: sixteen bytes in URL-safe base64, without a leading dash.
     text = "-"
     while text.startswith("-"):

@@ -93,13 +93,15 @@ def _ensure(settings: Settings, folders: tuple[str, ...]) -> Path:
 
 
 def cached(settings: Settings) -> Path | None:
-    """The cache directory that holds the directories of `Jars`; None if jars are missing. Nothing is downloaded."""
+    """Return the cache directory that holds the directories of `Jars`; None if jars are missing. Nothing is
+    downloaded.
+    """
     target = settings.cache / "jars" / _pin()
     return target if (target / _MARKER).exists() else None
 
 
 def pinned(folders: tuple[str, ...] = _SETS) -> dict[str, str]:
-    """The required SHA-256 of each jar, by ``<folder>/<file name>``; the folders are those of `Jars`."""
+    """Return the required SHA-256 of each jar, by ``<folder>/<file name>``; the folders are those of `Jars`."""
     lines = _resource(_names(folders)[1]).decode().splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
@@ -109,7 +111,7 @@ def _resource(name: str) -> bytes:
 
 
 def _names(folders: tuple[str, ...]) -> tuple[str, str]:
-    """The files that list the jars of `folders`: for Ivy, and with checksums."""
+    """Return the files that list the jars of `folders`: for Ivy, and with checksums."""
     return ("ivy.xml", "jars.sha256") if folders == _SETS else ("ivy-s3.xml", "jars-s3.sha256")
 
 
@@ -157,7 +159,9 @@ def _retrieve(settings: Settings, work: Path, folders: tuple[str, ...]) -> None:
 
 
 def ivy_command(settings: Settings, scratch: Path, *, configurations: Iterable[str] = _SETS) -> list[str]:
-    """The command line with which Ivy resolves `scratch`/``ivy.xml``; the caller adds the options for the output."""
+    """Return the command line with which Ivy resolves `scratch`/``ivy.xml``; the caller adds the options for the
+    output.
+    """
     java = java_binary()
     # An import would take a second.
     pyspark = importlib.util.find_spec("pyspark")
@@ -224,7 +228,7 @@ def _verify(work: Path, folders: tuple[str, ...]) -> None:
 
 
 def checksums(work: Path, folders: tuple[str, ...] = _SETS) -> dict[str, str]:
-    """The SHA-256 of every jar in the folders of `work`, by ``<folder>/<file name>``."""
+    """Return the SHA-256 of every jar in the folders of `work`, by ``<folder>/<file name>``."""
     return {
         f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest()
         for name in folders

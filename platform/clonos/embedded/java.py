@@ -37,7 +37,7 @@ def is_bundled(binary: Path) -> bool:
 
 @functools.cache
 def java_major(path: Path) -> int:
-    """The feature version, such as 25, of the Java executable at `path`.
+    """Return the feature version, such as 25, of the Java executable at `path`.
 
     The ``release`` file of a JDK states it, which saves a process start; without that file the binary is run.
     """

@@ -102,7 +102,7 @@ def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int
 def server_properties(
     node: int, ports: Sequence[Ports], data: Path, *, client: KafkaSettings, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """The configuration of broker `node`, tuned for a small cluster on one machine.
+    """Return the configuration of broker `node`, tuned for a small cluster on one machine.
 
     Args:
         node: Id of the broker, an index into `ports`.
@@ -194,6 +194,6 @@ def scram_arguments(client: KafkaSettings) -> list[str]:
 
 
 def render_properties(properties: Mapping[str, str]) -> str:
-    """Settings as the text of a Java properties file, with backslashes and newlines escaped."""
+    """Return settings as the text of a Java properties file, with backslashes and newlines escaped."""
     escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in properties.items()}
     return "".join(f"{name}={value}\n" for name, value in escaped.items())

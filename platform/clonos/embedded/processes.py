@@ -32,7 +32,7 @@ class ProcessRecord:
     created: float  # start time in seconds since 1970; it distinguishes the process from a later one with the same id
 
     def find(self) -> psutil.Process | None:
-        """The process, if it still runs; else None."""
+        """Return the process, if it still runs; else None."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.created) < _TICK_S

@@ -9,7 +9,7 @@ from clonos.settings import KafkaSettings, Settings
 
 
 def reachable_kafka(settings: Settings) -> KafkaSettings:
-    """The configured Kafka, else the running embedded Kafka of `settings.home`.
+    """Return the configured Kafka, else the running embedded Kafka of `settings.home`.
 
     Raises:
         BrokerUnavailable: Neither is reachable, or no broker is at the address that it advertises.

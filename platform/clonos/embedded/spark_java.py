@@ -69,7 +69,9 @@ class StartUpCache:
 
 @functools.cache
 def spark_home() -> Path:
-    """The folder of the installed PySpark, which has Spark's jars. PySpark is not imported, which takes a while."""
+    """Return the folder of the installed PySpark, which has Spark's jars. PySpark is not imported, which takes a
+    while.
+    """
     package = importlib.util.find_spec("pyspark")
     assert package is not None
     assert package.origin is not None
@@ -77,13 +79,13 @@ def spark_home() -> Path:
 
 
 def scala_version() -> str:
-    """The version of Scala, such as 2.13, of the installed Spark's jars."""
+    """Return the version of Scala, such as 2.13, of the installed Spark's jars."""
     (core,) = (spark_home() / "jars").glob("spark-core_*.jar")
     return core.name.removeprefix("spark-core_").partition("-")[0]
 
 
 def spark_flags(java: Path) -> list[str]:
-    """The flags with which a JVM of Spark runs on the Java executable `java`."""
+    """Return the flags with which a JVM of Spark runs on the Java executable `java`."""
     flags = [*_MODULE_FLAGS, *_version_flags(java)]
     if java_major(java) < _UNSAFE_MAJOR:
         flags.append(f"--add-opens={_SECURITY_ACTION}=ALL-UNNAMED")
@@ -102,7 +104,7 @@ def _version_flags(java: Path) -> list[str]:
 
 
 def java_home_for_spark(folder: Path, java: Path, cache: StartUpCache | None = None) -> Path:
-    """A ``JAVA_HOME`` with which Spark's own launchers start `java`.
+    """Return a ``JAVA_HOME`` with which Spark's own launchers start `java`.
 
     Args:
         folder: Directory for a launcher script; it is created if needed.

@@ -163,7 +163,7 @@ class StandaloneSpark:
         self._recovery.mkdir(exist_ok=True)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment variables of master and workers; `base` is inherited, default that of this process."""
+        """Return the environment variables of master and workers; `base` is inherited, default that of this process."""
         base = os.environ if base is None else base
         # Settings of the user's own Spark, and of a gateway that this process may have.
         inherited = {name: value for name, value in base.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
@@ -178,11 +178,11 @@ class StandaloneSpark:
         }
 
     def master_command(self) -> list[str]:
-        """The command line of the master."""
+        """Return the command line of the master."""
         return [*self._java(_MASTER), *self._address(self._port, self._ui_port)]
 
     def worker_command(self, name: str, *, ui_port: int = 0) -> list[str]:
-        """The command line of a worker.
+        """Return the command line of a worker.
 
         Args:
             name: Name of its directory.
@@ -205,7 +205,7 @@ class StandaloneSpark:
         return ["--host", self._host, "--port", str(port), "--webui-port", str(ui_port)]
 
     def report(self) -> MasterReport | None:
-        """What the master reports; None if it does not answer."""
+        """Return what the master reports; None if it does not answer."""
         try:
             answer = httpx.get(f"{self.ui}/json/", timeout=_TIMEOUT_S).content
             body = msgspec.json.decode(answer, type=_Body)

@@ -32,7 +32,7 @@ class ClonosError(Exception):
         return (_rebuild, (type(self), self.what, self.kept, self.hint))
 
     def __str__(self) -> str:
-        """The three parts, one per line, as a terminal shows them."""
+        """Return the three parts, one per line, as a terminal shows them."""
         parts = [self.what]
         if self.kept:
             parts.append(f"Kept safe: {self.kept}")

@@ -31,7 +31,7 @@ def _row(cls: type[ClonosError]) -> str:
 
 
 def markdown() -> str:
-    """The generated part of `docs/errors.md`: the table of all errors and their tree.
+    """Return the generated part of `docs/errors.md`: the table of all errors and their tree.
 
     Returns:
         Markdown text that ends with a newline.

@@ -218,7 +218,7 @@ _FITS: Final[dict[str, exact.Fit]] = {
 
 
 def _fit(schema: Any, named: dict[str, Any], known: dict[str, exact.Fit]) -> exact.Fit:
-    """The fit for values of a parsed schema.
+    """Return the fit for values of a parsed schema.
 
     fastavro itself cuts 1.9 to an int, writes ints of more than 32 bits, and writes a naive datetime in the time zone
     of the machine. `known` holds the fits of named types, which may be recursive.
@@ -358,7 +358,7 @@ def _text_of(registry: Registry, number: int) -> str:
 
 
 def _with_references(schema: Any, registry: Registry) -> str:
-    """The schema's text, with the referenced schemas instead of their names."""
+    """Return the schema's text, with the referenced schemas instead of their names."""
     named: dict[str, Any] = {}
 
     def collect(parent: Any) -> None:
@@ -385,7 +385,9 @@ def _resolved(text: str) -> str:
 
 
 def _plain(schema: Any, named: dict[str, Any]) -> Any:
-    """`schema` with each schema in `named` inserted at its first use, and without logical types that Spark lacks."""
+    """Return `schema` with each schema in `named` inserted at its first use, and without logical types that Spark
+    lacks.
+    """
     if isinstance(schema, str):
         return _plain(named.pop(schema), named) if schema in named else schema
     if isinstance(schema, list):
@@ -405,7 +407,7 @@ def _plain(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def spark_type(text: str) -> T.StructType:
-    """The Spark type of records of an Avro schema.
+    """Return the Spark type of records of an Avro schema.
 
     Raises:
         SpecError: The schema is not a record, is recursive, or has a union of several types.
@@ -421,7 +423,7 @@ def spark_type(text: str) -> T.StructType:
 
 
 def _spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...], where: str) -> tuple[T.DataType, bool]:
-    """The Spark type of `schema` and whether it is nullable; `inside` names the enclosing records."""
+    """Return the Spark type of `schema` and whether it is nullable; `inside` names the enclosing records."""
     if isinstance(schema, list):
         branches = [branch for branch in schema if branch != "null"]
         if len(branches) != 1:

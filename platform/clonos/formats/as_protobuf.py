@@ -89,7 +89,7 @@ class _Shipped:
     files: tuple[bytes, ...]
 
     def message(self) -> type[Message]:
-        """The message class, in its own descriptor pool."""
+        """Return the message class, in its own descriptor pool."""
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
         pool = descriptor_pool.DescriptorPool()
@@ -104,7 +104,7 @@ def _shipped(kind: Descriptor) -> _Shipped:
 
 
 def _files(file: FileDescriptor, seen: set[str]) -> Iterator[FileDescriptor]:
-    """The files that `file` imports, then `file`."""
+    """Yield the files that `file` imports, then `file`."""
     if file.name in seen:
         return
     seen.add(file.name)
@@ -210,7 +210,7 @@ def _text(file: FileDescriptor) -> str:
 
 
 def _path(kind: Descriptor) -> tuple[int, ...]:
-    """The indexes of a message type in its file, from the outermost message."""
+    """Return the indexes of a message type in its file, from the outermost message."""
     if kind.containing_type is not None:
         return (*_path(kind.containing_type), _index(kind.name, kind.containing_type.nested_types))
     return (_index(kind.name, kind.file.message_types_by_name.values()),)
@@ -221,7 +221,7 @@ def _index(name: str, kinds: Any) -> int:
 
 
 def _indexes(path: tuple[int, ...]) -> bytes:
-    """A message index: the number of indexes and the indexes, as zigzag varints. ``(0,)`` is one zero byte."""
+    """Return a message index: the number of indexes and the indexes, as zigzag varints. ``(0,)`` is one zero byte."""
     if path == (0,):
         return b"\0"
     return b"".join([_varint(index << 1) for index in (len(path), *path)])
@@ -391,7 +391,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def spark_type(kind: Descriptor) -> T.StructType:
-    """The Spark type of the messages of a Protobuf message type.
+    """Return the Spark type of the messages of a Protobuf message type.
 
     Raises:
         SpecError: The message type is recursive, or a well-known type such as ``Timestamp``.

@@ -129,7 +129,7 @@ def _is_poison(expression: Any) -> bool:
 
 
 def _outer_side(join: Any) -> Any:
-    """The stream whose poison rows an outer join with a table keeps, each once: they match no row of the table.
+    """Return the stream whose poison rows an outer join with a table keeps, each once: they match no row of the table.
 
     None: the join may lose some or repeat some.
     """
@@ -156,7 +156,9 @@ def _is_poison_null(condition: Any) -> bool:
 
 
 def _null_in_poison(node: Any) -> set[int]:
-    """The ids of the columns of a plan that are null in poison rows, because they follow from the decoded record."""
+    """Return the ids of the columns of a plan that are null in poison rows, because they follow from the decoded
+    record.
+    """
     children = node.children()
     null: set[int] = set()
     for index in range(children.size()):
@@ -214,7 +216,7 @@ class DropCount:
         self._sums = context.accumulator({}, _Sums())
 
     def for_pickling(self) -> Any:
-        """The accumulator object, which a UDF's closure carries to the tasks."""
+        """Return the accumulator object, which a UDF's closure carries to the tasks."""
         return self._sums
 
     @staticmethod

@@ -50,7 +50,7 @@ class SchemaSource(Protocol):
     """A function with which a task looks up the schema of an id."""
 
     def __call__(self, number: SchemaKey, *, serialized: bool = False) -> Schema:
-        """The schema with the id or GUID `number`; `serialized` as in `Registry.schema`."""
+        """Return the schema with the id or GUID `number`; `serialized` as in `Registry.schema`."""
 
 
 class Pins:
@@ -70,7 +70,7 @@ class Pins:
         self._pinned = pinned
 
     def ask(self, question: str, registry: str, answer: Callable[[], int], *, text: str = "") -> int:
-        """The id of a schema: the pinned answer to `question`, or the result of `answer`, which is then pinned.
+        """Return the id of a schema: the pinned answer to `question`, or the result of `answer`, which is then pinned.
 
         Args:
             question: The request, such as ``register orders-value``.
@@ -84,7 +84,7 @@ class Pins:
         return self.answers[key]
 
     def register(self, subject: str, registry: str, kind: str, text: str) -> int:
-        """The pinned or registered id of the schema `text` in `subject`.
+        """Return the pinned or registered id of the schema `text` in `subject`.
 
         A new schema is registered; `kind` is ``AVRO``, ``PROTOBUF`` or ``JSON``.
         """
@@ -95,7 +95,7 @@ class Pins:
         return self.ask(f"register {subject}", registry, register, text=text)
 
     def url(self, own: str | None, *, format_name: str) -> str:
-        """The registry's URL for a format: its `own` URL, or the job's default.
+        """Return the registry's URL for a format: its `own` URL, or the job's default.
 
         Raises:
             SpecError: There is no URL, or it holds credentials.
@@ -125,7 +125,7 @@ class Registry:
         self._client = _client(url, settings)
 
     def schema(self, number: SchemaKey, *, serialized: bool = False) -> Schema:
-        """The schema with the id or GUID `number`. A Protobuf schema is text, or with `serialized` a
+        """Return the schema with the id or GUID `number`. A Protobuf schema is text, or with `serialized` a
         descriptor in base64.
         """
         fmt = "serialized" if serialized else None
@@ -139,7 +139,7 @@ class Registry:
         return schema
 
     def version(self, subject: str, version: int | None) -> RegisteredSchema:
-        """The registered schema of a version of `subject`; None: the latest version."""
+        """Return the registered schema of a version of `subject`; None: the latest version."""
         if version is None:
             self._client.clear_latest_caches()  # type: ignore[no-untyped-call]  # the client caches it until the process exits
         registered: RegisteredSchema = self._ask(
@@ -159,7 +159,7 @@ class Registry:
         return self.lookup(subject, schema)
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """The version and id under which `schema` is registered in `subject`."""
+        """Return the version and id under which `schema` is registered in `subject`."""
         registered: RegisteredSchema = self._ask(
             lambda: self._client.lookup_schema(subject, schema),
             _NO_SUBJECT | _UNKNOWN_SCHEMA,
@@ -190,12 +190,12 @@ class Registry:
 
 @functools.cache
 def registry_at(url: str) -> Registry:
-    """This process's client of the registry at `url`. The credentials come from the environment."""
+    """Return this process's client of the registry at `url`. The credentials come from the environment."""
     return Registry(url, Settings().registry)
 
 
 def registry_environment() -> dict[str, str]:
-    """The variables ``CLONOS_REGISTRY__…``, with which Python workers on other hosts connect to a registry."""
+    """Return the variables ``CLONOS_REGISTRY__…``, with which Python workers on other hosts connect to a registry."""
     return {name: value for name, value in os.environ.items() if name.startswith("CLONOS_REGISTRY__")}
 
 
@@ -210,7 +210,7 @@ def new_schema(text: str, kind: str, references: list[Any] | None = None) -> Sch
 
 
 def header(number: int) -> bytes:
-    """The first bytes of a record in the registry's wire format: magic byte and schema id."""
+    """Return the first bytes of a record in the registry's wire format: magic byte and schema id."""
     return bytes([MAGIC]) + number.to_bytes(4, "big")
 
 
@@ -229,7 +229,9 @@ def split(value: bytes) -> tuple[SchemaKey, bytes]:
 
 @contextlib.contextmanager
 def needed(feature: str) -> Iterator[None]:
-    """A context in which a failed import raises a `SpecError`: `feature` needs the extra ``clonos[formats]``."""
+    """Provide a context in which a failed import raises a `SpecError`: `feature` needs the extra
+    ``clonos[formats]``.
+    """
     try:
         yield
     except ImportError as error:
@@ -270,7 +272,7 @@ def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
 
 
 def _trusted(settings: RegistrySettings) -> str | None:
-    """The trusted certificate authorities: those of the settings, otherwise those of the machine.
+    """Return the trusted certificate authorities: those of the settings, otherwise those of the machine.
 
     The client would fall back to the package certifi, whose releases before 2026.10.19 trust a compromised root
     (docs/adr/0013).

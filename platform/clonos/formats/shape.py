@@ -64,7 +64,7 @@ _ISO_TIME: Final = re.compile(
 
 
 def _time(value: Any, kind: Any = dt.datetime) -> dt.datetime:
-    """The time of a text of ISO 8601, whose seconds and minutes of the offset may be missing."""
+    """Return the time of a text of ISO 8601, whose seconds and minutes of the offset may be missing."""
     form = _ISO_TIME.fullmatch(value) if isinstance(value, str) else None
     if form is None or (form["fraction"] and not form["seconds"]):
         raise exact.Unfit(value, "a time of ISO 8601")
@@ -76,7 +76,7 @@ def _time(value: Any, kind: Any = dt.datetime) -> dt.datetime:
 
 
 def _single(value: Any) -> float:
-    """The number of 32 bits next to a number of JSON, which has neither NaN nor infinity."""
+    """Return the number of 32 bits next to a number of JSON, which has neither NaN nor infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise exact.Unfit(value, "a number")
     try:
@@ -112,7 +112,7 @@ _NATIVE: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 
 
 def python_type(spark: T.DataType, where: str = "the record", *, native: bool = False, tolerant: bool = False) -> Any:
-    """The Python type for values of a Spark type.
+    """Return the Python type for values of a Spark type.
 
     Args:
         spark: The Spark type.
@@ -161,7 +161,7 @@ def python_type(spark: T.DataType, where: str = "the record", *, native: bool = 
 
 
 def json_decoder(spark: T.StructType) -> Callable[[bytes], Any]:
-    """A function that decodes JSON text to a dict of the Spark type `spark`."""
+    """Return a function that decodes JSON text to a dict of the Spark type `spark`."""
     strict = msgspec.json.Decoder(python_type(spark), dec_hook=_judge).decode
     tolerant = msgspec.json.Decoder(
         python_type(spark, tolerant=True), dec_hook=_judge, float_hook=decimal.Decimal
@@ -206,7 +206,7 @@ def _depth(value: bytes) -> int:
 
 
 def converter(spark: T.StructType) -> Callable[[Any], Any]:
-    """A function that converts a value of an Avro or Protobuf codec to a dict of the Spark type `spark`."""
+    """Return a function that converts a value of an Avro or Protobuf codec to a dict of the Spark type `spark`."""
     shape = python_type(spark, native=True)
     return lambda value: msgspec.convert(value, shape, builtin_types=_NATIVE, dec_hook=_judge)
 

@@ -59,7 +59,7 @@ def python_failure(text: str) -> str:
 
 
 def error_line(text: str) -> str:
-    """The error at the end of the last traceback in `text`, such as ``ValueError: no card``."""
+    """Return the error at the end of the last traceback in `text`, such as ``ValueError: no card``."""
     lines = _traceback(text)
     last = max((number for number, line in enumerate(lines) if _FRAME.match(line)), default=-1)
     # The source line of a frame and its carets are indented.
@@ -68,7 +68,7 @@ def error_line(text: str) -> str:
 
 
 def refused_query(text: str) -> str:
-    """The sentence in which Spark refuses a query, without its class, its state and the plan.
+    """Return the sentence in which Spark refuses a query, without its class, its state and the plan.
 
     Args:
         text: Of an ``AnalysisException`` or ``ParseException``.
@@ -79,7 +79,7 @@ def refused_query(text: str) -> str:
 
 
 def _traceback(text: str) -> list[str]:
-    """The lines of the last traceback in `text`, without the JVM's stack after it."""
+    """Return the lines of the last traceback in `text`, without the JVM's stack after it."""
     lines = text.rpartition(_TRACEBACK)[2].splitlines()[1:]
     end = next((number for number, line in enumerate(lines) if _JVM.match(line)), len(lines))
     return lines[:end]

@@ -63,7 +63,7 @@ def code_files(path: Path, *, outputs: Collection[Path] = ()) -> dict[str, str]:
 
 
 def _modules(path: Path) -> tuple[dict[Path, ast.Module], set[str]]:
-    """The job file and the modules below its folder that it imports, and the names of its other imports."""
+    """Return the job file and the modules below its folder that it imports, and the names of its other imports."""
     trees: dict[Path, ast.Module] = {}
     others: set[str] = set()
     pending = [(path, path.parent)]
@@ -97,7 +97,9 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _imports(tree: ast.Module, package: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The names that a module of the folder `package` imports, each with the folder from which Python searches it."""
+    """Yield the names that a module of the folder `package` imports, each with the folder from which Python searches
+    it.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, folder) for alias in node.names)
@@ -109,8 +111,8 @@ def _imports(tree: ast.Module, package: Path, folder: Path) -> Iterator[tuple[st
 
 
 def _found(name: str, base: Path) -> tuple[list[tuple[Path, Path]], bool]:
-    """The files of a module and of the packages around it, below `base`, each with the folder of its package; and
-    whether all parts of `name` were found: the last may be an attribute, or the module is not the job's.
+    """Return the files of a module and of the packages around it, below `base`, each with the folder of its package;
+    and whether all parts of `name` were found: the last may be an attribute, or the module is not the job's.
 
     A package without ``__init__.py`` has no file.
     """
@@ -131,7 +133,7 @@ def _found(name: str, base: Path) -> tuple[list[tuple[Path, Path]], bool]:
 
 
 def short_hash(data: bytes) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of `data`."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of `data`."""
     return hashlib.sha256(data).hexdigest()[:_DIGITS]
 
 
@@ -149,7 +151,7 @@ def code_hash(parts: Mapping[str, str]) -> str:
 
 
 def _named_files(tree: ast.Module, source: Path, folder: Path) -> Iterator[Path]:
-    """The files below `folder` whose names a module holds as text, relative to its own folder or to `folder`."""
+    """Yield the files below `folder` whose names a module holds as text, relative to its own folder or to `folder`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue

@@ -46,7 +46,7 @@ class Query:
         return self.sink.name
 
     def location(self, checkpoint: str) -> str:
-        """The location of this query's checkpoint, below the job's location `checkpoint`."""
+        """Return the location of this query's checkpoint, below the job's location `checkpoint`."""
         folder = self.name if self.folder is None else self.folder
         return f"{checkpoint}/{folder}".rstrip("/")
 
@@ -362,7 +362,7 @@ _PASSED: Final = frozenset({"output_mode", "delivery", "starting", "max_per_epoc
 
 
 def _connector(group: str, name: str, options: Iterable[str]) -> Callable[..., Any]:
-    """The class of a connector, if it takes these options.
+    """Return the class of a connector, if it takes these options.
 
     The context passes the first parameter by position: topics or a sink's name.
     """

@@ -105,7 +105,7 @@ class Job:
 
 
 def _intended(failure: Exception) -> str:
-    """The argument of the context's method that a call with an unknown one may have meant."""
+    """Return the argument of the context's method that a call with an unknown one may have meant."""
     match = _UNKNOWN_ARGUMENT.search(str(failure)) if isinstance(failure, TypeError) else None
     method = getattr(JobContext, match["method"], None) if match is not None else None
     if match is None or method is None:

@@ -96,7 +96,7 @@ def fan_out(frame: DataFrame, outputs: Mapping[str, Output]) -> DataFrame:
 
 
 def _record(topic: str, output: Output, names: list[str], kept: list[str]) -> Column:
-    """The record as a struct; null if the row has none for this topic."""
+    """Return the record as a struct; null if the row has none for this topic."""
     parts = {name: _column(getattr(output, name)).cast(_TYPES[name]).alias(name) for name in names}
     record = F.struct(F.lit(topic).alias("topic"), *parts.values())
     wanted = F.lit(True) if output.where is None else _condition(output.where)

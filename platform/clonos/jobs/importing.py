@@ -85,7 +85,7 @@ def check_names(folder: Path) -> None:
 
 @functools.cache
 def _modules_of_workers() -> frozenset[str]:
-    """The modules that a worker imports from files before any code of a job."""
+    """Return the modules that a worker imports from files before any code of a job."""
     listing = (
         "import sys, clonos.spark.daemon\n"
         "for name, module in list(sys.modules.items()):\n"
@@ -132,7 +132,7 @@ def _needs_session(error: BaseException) -> bool:
 
 
 def line_in(path: Path, error: BaseException) -> str:
-    """The line of `path` in which `error` was raised, as ``, line 3,``; empty if it was raised elsewhere."""
+    """Return the line of `path` in which `error` was raised, as ``, line 3,``; empty if it was raised elsewhere."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f", line {error.lineno},"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

@@ -57,7 +57,7 @@ def load_job(path: Path) -> Job:
 
 
 def find_job_file(path: Path) -> Path:
-    """The Python file of the job that `load_job` would load from `path`; it may be missing.
+    """Return the Python file of the job that `load_job` would load from `path`; it may be missing.
 
     Raises:
         JobFileInvalid: `path` is a folder without a job.
@@ -77,7 +77,7 @@ def _in_folder(path: Path) -> Path:
 
 
 def job_file(path: Path, spec: JobSpec) -> Path:
-    """The Python file that a YAML file names; Python workers import the modules beside it.
+    """Return the Python file that a YAML file names; Python workers import the modules beside it.
 
     Args:
         path: The YAML file.
@@ -87,7 +87,7 @@ def job_file(path: Path, spec: JobSpec) -> Path:
 
 
 def missing_job_file(path: Path) -> JobFileInvalid:
-    """The error about a job file that does not exist, with the most similar file beside it."""
+    """Return the error about a job file that does not exist, with the most similar file beside it."""
     if not path.parent.is_dir():
         return JobFileInvalid(f"There is no job file {path}: its folder does not exist.")
     candidates = [file.name for file in path.parent.iterdir() if file.suffix in {".py", ".yaml", ".yml"}]
@@ -96,7 +96,7 @@ def missing_job_file(path: Path) -> JobFileInvalid:
 
 
 def _merged(code: JobSpec, text: JobSpec) -> JobSpec:
-    """The decorator's fields, updated with those of the YAML file."""
+    """Return the decorator's fields, updated with those of the YAML file."""
     fields: dict[str, Any] = {name: getattr(text.spec, name) for name in text.spec.model_fields_set}
     for name in ("params", "spark_conf"):
         fields[name] = {**getattr(code.spec, name), **fields.get(name, {})}

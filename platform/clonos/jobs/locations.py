@@ -42,7 +42,7 @@ class Location(NamedTuple):
 
 
 def locate(location: str) -> Location:
-    """The identity of a path or URI.
+    """Return the identity of a path or URI.
 
     Raises:
         ValueError: It is neither a path nor a URI.

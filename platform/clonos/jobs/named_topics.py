@@ -15,7 +15,7 @@ _ARGUMENTS: Final = {"source": ("", "topics"), "sink": ("topic",), "decode": ("d
 
 
 def named_topics(code: Path) -> list[str]:
-    """The topics that calls like ``ctx.source("orders")`` in a Python file name literally, in order."""
+    """Return the topics that calls like ``ctx.source("orders")`` in a Python file name literally, in order."""
     try:
         tree = ast.parse(code.read_bytes())
     except (OSError, SyntaxError, ValueError):

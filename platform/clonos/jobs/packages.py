@@ -140,7 +140,7 @@ def _build(lock: Lock, folder: Path) -> None:
 
 
 def _file_of(folder: Path) -> Path:
-    """The file whose lock protects a folder: exclusive for its installation and removal, shared for its use."""
+    """Return the file whose lock protects a folder: exclusive for its installation and removal, shared for its use."""
     return folder.with_name(f"{folder.name}.lock")
 
 
@@ -200,7 +200,8 @@ def _requirements(package: Distribution) -> Iterator[Requirement]:
 
 
 def environment(folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables with which a driver uses the packages in `folder` (None: it has none of its own).
+    """Return the environment variables with which a driver uses the packages in `folder` (None: it has none of its
+    own).
 
     `base` are its other variables; a driver that starts again in them keeps no packages of an earlier start.
     """
@@ -212,7 +213,7 @@ def environment(folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def lock_of(job: Path) -> Path | None:
-    """The lock beside a job file; None: it has none."""
+    """Return the lock beside a job file; None: it has none."""
     lock = job.with_name(LOCK)
     return lock if lock.is_file() else None
 

@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def references(texts: Iterable[str]) -> frozenset[str]:
-    """The names of the secrets that `texts` refer to.
+    """Return the names of the secrets that `texts` refer to.
 
     Raises:
         SpecError: A reference has an invalid name.

@@ -262,7 +262,7 @@ class JobSpec(_Part):
         return self.metadata.name
 
     def with_params(self, params: dict[str, str]) -> JobSpec:
-        """A copy of this specification in which `params` are added to the parameters, or replace them."""
+        """Return a copy of this specification in which `params` are added to the parameters, or replace them."""
         spec = self.spec.model_copy(update={"params": {**self.spec.params, **params}})
         return self.model_copy(update={"spec": spec})
 

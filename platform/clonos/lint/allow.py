@@ -39,7 +39,7 @@ class Allow:
         return True
 
     def complaint(self) -> str | None:
-        """The error in the comment, as text: an unknown rule, or no finding on its line; None if it is right."""
+        """Return the error in the comment, as text: an unknown rule, or no finding on its line; None if it is right."""
         unknown = sorted(self.codes - RULES.keys())
         if unknown:
             return f"there is no rule {', '.join(unknown)}"
@@ -50,7 +50,7 @@ class Allow:
 
 
 def allows(lines: list[str]) -> dict[int, Allow]:
-    """The ``# clonos: allow`` comments of a file, by line number."""
+    """Return the ``# clonos: allow`` comments of a file, by line number."""
     comments: dict[int, Allow] = {}
     if not any("clonos:" in line for line in lines):
         return comments  # tokenizing is slower than all other steps

@@ -212,7 +212,7 @@ KEYED = frozenset({"clonos.random", "clonos.rng", "clonos.uuid4"})
 
 
 def code_of(name: str) -> str | None:
-    """The code of the rule that a call of the dotted `name` violates; None if it violates none."""
+    """Return the code of the rule that a call of the dotted `name` violates; None if it violates none."""
     if name in HARMLESS:
         return None
     code = CALLS.get(name)

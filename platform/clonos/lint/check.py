@@ -53,7 +53,7 @@ class Checker:
         self._floats = floats
 
     def violations(self, definition: Definition, stage: Stage) -> Iterator[Violation]:
-        """The violations in the function `definition`, by the rules for code that runs in `stage`."""
+        """Yield the violations in the function `definition`, by the rules for code that runs in `stage`."""
         for site in definition.sites:
             yield from self._python(site, definition, stage)
             if isinstance(site.node, ast.Call):
@@ -104,7 +104,7 @@ class Checker:
         return None
 
     def _method(self, owner: str, method: str, site: Site, node: ast.Call) -> tuple[str, str] | None:
-        """A method of a client, a generator or a frame."""
+        """Return a method of a client, a generator or a frame."""
         if method in calls.QUIET_METHODS:
             return None
         if owner in calls.FRAMES and method == "sample":
@@ -177,7 +177,7 @@ class Checker:
                     yield _violation(shown, sql_call.code, stage, "", text=sql_call.text)
 
     def _text(self, node: ast.expr, scope: Scope, depth: int) -> str:
-        """The literal text of an expression; ``_`` stands for each part that is computed."""
+        """Return the literal text of an expression; ``_`` stands for each part that is computed."""
         match node:
             case ast.Constant(value=str(text)):
                 return text
@@ -200,7 +200,9 @@ class Checker:
 
 
 def sample_code(node: ast.Call) -> str:
-    """The rule that a call of ``DataFrame.sample`` or ``randomSplit`` violates: ``CL102`` if seeded, else ``CL101``."""
+    """Return the rule that a call of ``DataFrame.sample`` or ``randomSplit`` violates: ``CL102`` if seeded, else
+    ``CL101``.
+    """
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     count = len(node.args)
     if (
@@ -230,7 +232,7 @@ def _has_argument(node: ast.Call) -> bool:
 
 
 def _constant(node: ast.expr | None) -> object:
-    """The value of a constant; None for other expressions."""
+    """Return the value of a constant; None for other expressions."""
     return node.value if isinstance(node, ast.Constant) else None
 
 

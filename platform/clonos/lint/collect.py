@@ -40,7 +40,7 @@ def collect(modules: Collection[Module], resolver: Resolver) -> Graph:
 
 
 def _role(definition: Definition, resolver: Resolver) -> Role:
-    """The role by the decorators, or by decorators of the job around those of `clonos` and Spark."""
+    """Return the role by the decorators, or by decorators of the job around those of `clonos` and Spark."""
     node = definition.node
     if node is None or isinstance(node, ast.Lambda) or definition.scope.parent is None:
         return Role.PLAIN
@@ -59,7 +59,7 @@ def _role(definition: Definition, resolver: Resolver) -> Role:
 
 
 def _role_of_name(name: str) -> Role:
-    """The role that a call of `name` gives to its argument."""
+    """Return the role that a call of `name` gives to its argument."""
     maker = name.removesuffix("()")
     if maker == "clonos.service":
         return Role.SERVICE
@@ -248,7 +248,7 @@ class _Collector:
             self._runner.uses.append(Use(target, body=True, inner=False))
 
     def _origin(self, node: ast.expr) -> Literal["local", "shared", "argument"]:
-        """The origin of the object whose method is read."""
+        """Return the origin of the object whose method is read."""
         while isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and node.value.id == "self":
                 return "shared"

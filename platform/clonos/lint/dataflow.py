@@ -143,7 +143,7 @@ class Dataflow:
             self._running.pop()
 
     def of_name(self, name: ast.expr, scope: Scope) -> Flow:
-        """The properties of the value of a name that is not bound in the current function."""
+        """Return the properties of the value of a name that is not bound in the current function."""
         flow = _NOTHING
         for target in self.resolver.targets(name, scope):
             if isinstance(target, Definition):
@@ -156,7 +156,7 @@ class Dataflow:
     def called(
         self, function: Definition, positional: list[Flow], named: Mapping[str, Flow], statements: _Statements
     ) -> Flow:
-        """The properties (`Flow`) of the value that a call of one of the job's functions returns.
+        """Return the properties (`Flow`) of the value that a call of one of the job's functions returns.
 
         Args:
             function: The called function.

@@ -56,7 +56,7 @@ class Sources:
                 self._load(resolved, resolved.parent)
 
     def find(self, module: Module, imported: Imported) -> Path | None:
-        """The file or package folder of the job that an import refers to; None: an installed library."""
+        """Return the file or package folder of the job that an import refers to; None: an installed library."""
         if imported.level:
             parents = module.path.parents
             if imported.level > len(parents):
@@ -73,17 +73,17 @@ class Sources:
         return None
 
     def below(self, package: Path, name: str) -> Path | None:
-        """The file or folder of the submodule `name` of a package folder; None if there is none."""
+        """Return the file or folder of the submodule `name` of a package folder; None if there is none."""
         return _at(package / name) if package.is_dir() else None
 
     def imported(self, module: Module) -> Iterator[Module]:
-        """The job's own modules that `module` imports."""
+        """Yield the job's own modules that `module` imports."""
         for path in self._imported(module):
             if path in self.modules:
                 yield self.modules[path]
 
     def _imported(self, module: Module) -> Iterator[Path]:
-        """The files of the job that `module` imports; some do not exist."""
+        """Yield the files of the job that `module` imports; some do not exist."""
         for imported in module.imports:
             target = self.find(module, imported)
             for path in (target, target and imported.member and self.below(target, imported.member)):
@@ -141,7 +141,9 @@ def read(path: Path, root: Path) -> Module:
 
 
 def _directories(path: Path, root: Path) -> tuple[Path, ...]:
-    """The folders in which Python finds modules of the job: that of its outermost package, and those above it."""
+    """Return the folders in which Python finds modules of the job: that of its outermost package, and those above
+    it.
+    """
     directory = path.parent
     while directory != root and (directory / "__init__.py").exists():
         directory = directory.parent

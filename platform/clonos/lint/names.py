@@ -149,7 +149,9 @@ class Scope:
         self.names.setdefault(name, []).extend(bindings)
 
     def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
-        """The scope in which code of this scope finds `name`, and the bindings there; None if the name is not bound."""
+        """Return the scope in which code of this scope finds `name`, and the bindings there; None if the name is not
+        bound.
+        """
         scope: Scope | None = self
         while scope is not None:
             if name in scope.module_names:
@@ -161,7 +163,7 @@ class Scope:
         return None
 
     def function(self) -> Scope:
-        """The innermost enclosing scope that is no comprehension, or this scope itself."""
+        """Return the innermost enclosing scope that is no comprehension, or this scope itself."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
@@ -333,5 +335,5 @@ class _Binder:
 
 
 def defaults(node: Function) -> list[ast.expr]:
-    """The default values of a function's parameters, which Python evaluates where the function is defined."""
+    """Return the default values of a function's parameters, which Python evaluates where the function is defined."""
     return [*node.args.defaults, *filter(None, node.args.kw_defaults)]

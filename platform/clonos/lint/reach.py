@@ -54,7 +54,7 @@ class Stages:
         self._run([Use(definition, True, True) for definition in definitions], Stage.ROWS)
 
     def of(self, definition: Definition) -> Stage:
-        """The stage in which `definition` runs; if there are several, the one with the strictest rules."""
+        """Return the stage in which `definition` runs; if there are several, the one with the strictest rules."""
         if definition.role is Role.SERVICE:
             return Stage.NOWHERE
         # A class or a variable has no code: its content runs with its methods.
@@ -107,6 +107,6 @@ def reached(definitions: Iterable[Definition], *, services: bool = False) -> set
 
 
 def only_for_services(definitions: Collection[Definition]) -> set[Definition]:
-    """The functions that only causal services call, so that the rules do not apply to them."""
+    """Return the functions that only causal services call, so that the rules do not apply to them."""
     for_services = reached((item for item in definitions if item.role is Role.SERVICE), services=True)
     return for_services - reached(item for item in definitions if item not in for_services)

@@ -63,7 +63,9 @@ class Report:
         return len(self.findings) - self.errors
 
     def as_json(self) -> dict[str, object]:
-        """The report as a JSON object with the stable keys ``findings``, ``files``, ``errors`` and ``warnings``."""
+        """Return the report as a JSON object with the stable keys ``findings``, ``files``, ``errors`` and
+        ``warnings``.
+        """
         return {
             "findings": [asdict(finding) for finding in self.findings],
             "files": len(self.files),
@@ -72,7 +74,7 @@ class Report:
         }
 
     def summary(self) -> str:
-        """The last line of the linter's output, with the numbers of errors and warnings."""
+        """Return the last line of the linter's output, with the numbers of errors and warnings."""
         counts = f"{_count(self.errors, 'error')}, {_count(self.warnings, 'warning')}"
         return f"{counts} in {_count(len(self.files), 'file')}"
 

@@ -47,7 +47,7 @@ _HIDDEN_BY_SPARK = frozenset({"hash"})
 
 
 def canonical(name: str) -> str:
-    """The public name of an object, such as ``pandas.DataFrame`` for ``pandas.core.frame.DataFrame``."""
+    """Return the public name of an object, such as ``pandas.DataFrame`` for ``pandas.core.frame.DataFrame``."""
     for private, public in _RENAMED:
         if name.startswith(private):
             return public + name[len(private) :]
@@ -67,11 +67,11 @@ class Resolver:
         self._known: dict[tuple[int, str], tuple[Target, ...]] = {}
 
     def names(self, node: ast.expr, scope: Scope) -> tuple[str, ...]:
-        """The dotted names of library objects to which an expression may refer."""
+        """Return the dotted names of library objects to which an expression may refer."""
         return tuple(target for target in self.targets(node, scope) if isinstance(target, str))
 
     def targets(self, node: ast.expr, scope: Scope) -> tuple[Target, ...]:
-        """The objects of the job or of libraries to which an expression may refer; empty if unknown."""
+        """Return the objects of the job or of libraries to which an expression may refer; empty if unknown."""
         return tuple(dict.fromkeys(self._targets(node, scope)))
 
     def _targets(self, node: ast.expr, scope: Scope) -> Iterator[Target]:
@@ -117,7 +117,7 @@ class Resolver:
             yield f"builtins.{name}"
 
     def _bound(self, where: Scope, name: str, bindings: Iterable[Binding]) -> tuple[Target, ...]:
-        """The targets of a name's bindings. A name that is bound to itself (``df = df.where(…)``) adds none."""
+        """Return the targets of a name's bindings. A name that is bound to itself (``df = df.where(…)``) adds none."""
         key = (id(where), name)
         if key not in self._known:
             self._known[key] = ()
@@ -138,7 +138,7 @@ class Resolver:
                 yield binding
 
     def _types(self, annotation: ast.expr, scope: Scope) -> Iterator[Target]:
-        """The types in an annotation; ``X | None`` and ``Optional[X]`` are X."""
+        """Yield the types in an annotation; ``X | None`` and ``Optional[X]`` are X."""
         match annotation:
             case ast.BinOp(left=left, right=right):
                 yield from self._types(left, scope)
@@ -191,7 +191,7 @@ class Resolver:
 
 
 def _result(target: Target) -> Iterator[Target]:
-    """The result of a call of `target`."""
+    """Yield the result of a call of `target`."""
     if isinstance(target, str):
         yield f"{target}()"
     elif isinstance(target, Definition):

@@ -64,7 +64,7 @@ def _report(sources: Sources) -> Report:
 
 
 def _of_the_job(sources: Sources) -> list[Module]:
-    """The files that run in a job, without the tools and tests in its folder."""
+    """Return the files that run in a job, without the tools and tests in its folder."""
     pending = [module for path, module in sources.modules.items() if path in sources.named or _imports(module)]
     modules: dict[Path, Module] = {}
     while pending:
@@ -99,7 +99,7 @@ def _imports(module: Module, libraries: frozenset[str] = LIBRARIES) -> bool:
 def _of_frames(
     resolver: Resolver, graph: Graph, own: list[Module], stages: Stages
 ) -> Iterator[tuple[Module, Violation]]:
-    """The violations that depend on the order of steps in a query."""
+    """Yield the violations that depend on the order of steps in a query."""
     flows = Dataflow(resolver)
     flows.modules(own)
     for definition in graph.definitions:

@@ -28,7 +28,7 @@ class SqlCall:
 
 
 def calls(text: str, floats: frozenset[str] = frozenset()) -> Iterator[SqlCall]:
-    """The calls in `text` that violate a rule of the linter.
+    """Yield the calls in `text` that violate a rule of the linter.
 
     Args:
         text: SQL: an expression or a statement.

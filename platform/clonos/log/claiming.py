@@ -64,7 +64,8 @@ class Ownership:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def ensure_lanes(self, sink: str, count: int) -> tuple[int, ...]:
-        """The log partitions of the lanes 0 to count-1 of `sink`. Partitions for new lanes are assigned and claimed.
+        """Return the log partitions of the lanes 0 to count-1 of `sink`. Partitions for new lanes are assigned and
+        claimed.
 
         Raises:
             Superseded: Another driver claimed the job after this driver's claim.
@@ -161,7 +162,7 @@ class _Readers:
 
     @contextmanager
     def borrowed(self) -> Iterator[LogReader]:
-        """A reader for this thread alone, until the end of the context."""
+        """Provide a reader for this thread alone, until the end of the context."""
         try:
             reader = self._idle.get_nowait()
         except Empty:
@@ -347,8 +348,8 @@ class Claimant:
                 return
 
     def taken_over(self) -> JobForeign | None:
-        """The error of this process if a driver of another platform superseded it; None: no other platform did, or
-        the log cannot be read.
+        """Return the error of this process if a driver of another platform superseded it; None: no other platform did,
+        or the log cannot be read.
         """
         if self.platform is None:
             return None
@@ -400,13 +401,13 @@ def _open_producer(kafka: KafkaSettings, name: str, topic: str, prepared: Prepar
 
 
 def _ended_plans(state: ControlState, new_lineage: Mapping[str, int]) -> list[Plan]:
-    """The plans of the epochs that the log has committed, and that follow the newest ones in `new_lineage`."""
+    """Return the plans of the epochs that the log has committed, and that follow the newest ones in `new_lineage`."""
     ended = ((query, epoch) for query, epoch in state.committed.items() if epoch == new_lineage.get(query, -1) + 1)
     return [plan for query, epoch in ended if (plan := state.plan(query, epoch)) is not None]
 
 
 def _carried(plan: Plan, owner: Owner, code: str) -> tuple[Plan, Resolution]:
-    """The records that carry a committed epoch into a new lineage: its published lanes stand."""
+    """Return the records that carry a committed epoch into a new lineage: its published lanes stand."""
     return replace(plan, owner=owner), Resolution(owner, plan.query, plan.epoch, "keep", code)
 
 
@@ -435,7 +436,9 @@ def _successor(newest: Owner | None, new_lineage: bool) -> Owner:
 
 
 def newest_owner(kafka: KafkaSettings, job: str) -> Owner | None:
-    """The current owner of a job's causal log, read without claiming it; None if no driver has claimed it yet."""
+    """Return the current owner of a job's causal log, read without claiming it; None if no driver has claimed it
+    yet.
+    """
     tail = shared_reader(kafka, log_topic(job)).tail(CONTROL)
     return tail.record.owner if tail else None
 

@@ -106,7 +106,7 @@ class ControlState:
                 return
 
     def foreign(self, record: Record) -> str:
-        """The reason why no driver of this job can have written `record` after this state; empty if one can.
+        """Return the reason why no driver of this job can have written `record` after this state; empty if one can.
 
         A claim names the claim that it follows: the newest, or an earlier one if the newest became visible late because
         of a broker's crash.
@@ -135,16 +135,16 @@ class ControlState:
             self.lanes[assignment.sink, assignment.lane] = assignment.partition
 
     def plan(self, query: str, epoch: int) -> Plan | None:
-        """The plan of an epoch; None if the log holds none."""
+        """Return the plan of an epoch; None if the log holds none."""
         entry = self.plans.get((query, epoch))
         return entry[1] if entry else None
 
     def newest_plan(self, query: str) -> int:
-        """The newest planned epoch of `query`; -1 if none."""
+        """Return the newest planned epoch of `query`; -1 if none."""
         return max((epoch for name, epoch in self.plans if name == query), default=-1)
 
     def plans_beyond(self, query: str, epoch: int) -> list[int]:
-        """The planned epochs of `query` after `epoch`, ascending."""
+        """Return the planned epochs of `query` after `epoch`, ascending."""
         return sorted(planned for name, planned in self.plans if name == query and planned > epoch)
 
     def assignments(self) -> tuple[LaneAssignment, ...]:
@@ -197,7 +197,7 @@ class ControlFollower:
 
 
 def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
-    """The state of the control partition of `job`, read without claiming the log; None if there is no log."""
+    """Return the state of the control partition of `job`, read without claiming the log; None if there is no log."""
     topic = log_topic(job)
     if topics_missing(kafka, [topic]):
         return None
@@ -209,17 +209,17 @@ def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
 
 
 def control_id(job: str) -> str:
-    """The transactional id for writes to the control partition."""
+    """Return the transactional id for writes to the control partition."""
     return f"clonos.{job}.control"
 
 
 def lane_id(job: str, sink: str, lane: int) -> str:
-    """The transactional id for writes to one lane of a sink."""
+    """Return the transactional id for writes to one lane of a sink."""
     return f"clonos.{job}.{sink}.{lane}"
 
 
 def owner_of(transactional_id: str) -> str:
-    """The job that writes with a transactional id; empty if it is not one of Clonos.
+    """Return the job that writes with a transactional id; empty if it is not one of Clonos.
 
     Example:
         >>> owner_of("clonos.orders.output.0")

@@ -134,7 +134,7 @@ def _determinant(determinant: Determinant) -> Exported:
 
 
 def answer(determinant: Determinant) -> Any:
-    """The recorded answer of a service as a JSON value; the error's text if the call failed."""
+    """Return the recorded answer of a service as a JSON value; the error's text if the call failed."""
     if determinant.failed:
         return determinant.value.decode(errors="replace")
     try:
@@ -144,7 +144,7 @@ def answer(determinant: Determinant) -> Any:
 
 
 def timestamp(at: int) -> str:
-    """A time in ms since 1970 as ISO 8601 in UTC."""
+    """Return a time in ms since 1970 as ISO 8601 in UTC."""
     return dt.datetime.fromtimestamp(at / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 

@@ -133,7 +133,7 @@ class History:
         self._count = jobs[self.job]
 
     def read(self, keep: Keep, *, last: int | None = None) -> list[Entered]:
-        """The new entries since the previous call, in order of time.
+        """Return the new entries since the previous call, in order of time.
 
         Args:
             keep: Selects the entries to return.
@@ -167,7 +167,7 @@ class History:
 
 
 def logged_jobs(kafka: KafkaSettings) -> dict[str, int]:
-    """The jobs with a causal log in this Kafka cluster: name → number of partitions of the log."""
+    """Return the jobs with a causal log in this Kafka cluster: name → number of partitions of the log."""
     try:
         topics = AdminClient(client_config(kafka)).list_topics(timeout=_TIMEOUT_S).topics
     except KafkaException as error:

@@ -40,7 +40,7 @@ class InitPatience:
         self._hedges: deque[float] = deque(maxlen=_HEDGES_PER_MINUTE)
 
     def timeouts_s(self) -> tuple[float, ...]:
-        """The timeouts of the attempts at one init, in seconds; a hedge follows each but the last."""
+        """Return the timeouts of the attempts at one init, in seconds; a hedge follows each but the last."""
         with self._lock:
             usual_s = _OF_SLOWEST * max(self._durations, default=0.0)
             many = len(self._hedges) == _HEDGES_PER_MINUTE and self._clock() - self._hedges[0] < _MINUTE_S

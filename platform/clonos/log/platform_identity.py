@@ -42,18 +42,18 @@ class Platform(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def parse(cls, option: str) -> Platform:
-        """The control plane that `option` names."""
+        """Return the control plane that `option` names."""
         identity, _, name = option.partition(" ")
         return cls(identity, name, control_plane=True)
 
 
 def new_platform_id() -> str:
-    """A random id of a platform: 32 hexadecimal digits."""
+    """Return a random id of a platform: 32 hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 def platform_of_home(home: Path) -> Platform | None:
-    """The platform of drivers without a control plane; its id is created once for each ``CLONOS_HOME``.
+    """Return the platform of drivers without a control plane; its id is created once for each ``CLONOS_HOME``.
 
     Returns:
         The platform; None if the home cannot be written, so that claims have no identity.
@@ -103,7 +103,7 @@ def refuse(job: str, own: Platform, owner: Platform, claimed_ms: int) -> NoRetur
 
 
 def taken_over(job: str, own: Platform, owner: Platform, claimed_ms: int) -> JobForeign:
-    """The error of a driver that a driver of another platform has fenced; arguments as of `refuse`."""
+    """Return the error of a driver that a driver of another platform has fenced; arguments as of `refuse`."""
     return JobForeign(
         f"{owner.name} took over the job {job} at {_time(claimed_ms)}; this driver belongs to {own.name}.",
         kept="what this driver published; the other driver continues after it.",
@@ -112,7 +112,7 @@ def taken_over(job: str, own: Platform, owner: Platform, claimed_ms: int) -> Job
 
 
 def adopting(job: str, own: Platform) -> str:
-    """The command with which the platform `own` takes over a job."""
+    """Return the command with which the platform `own` takes over a job."""
     if own.control_plane:
         return f"`clonos job start {job} --adopt`"
     return "`clonos run … --adopt`, or `adopt=True` for `clonos.exactly_once`"

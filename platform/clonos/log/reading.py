@@ -62,7 +62,7 @@ class LogReader:
             self._consumer.list_topics(topic, timeout=_CONNECT_S)
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        """The first offset of a log partition, and its last stable offset.
+        """Return the first offset of a log partition, and its last stable offset.
 
         Raises:
             BrokerUnavailable: Kafka did not answer in time.
@@ -137,7 +137,7 @@ class LogReader:
         return unanswered(f"The log {place} cannot be read", error, right=f"READ on the topic {self.topic}")
 
     def _batch(self) -> list[Message]:
-        """The available messages; waits only for the first (`consume` would wait for all or the timeout)."""
+        """Return the available messages; wait only for the first (`consume` would wait for all or the timeout)."""
         first = self._consumer.poll(0.5)
         return [] if first is None else [first, *self._consumer.consume(num_messages=500, timeout=0)]
 
@@ -231,7 +231,7 @@ _readers = _Readers()
 
 
 def shared_reader(kafka: KafkaSettings, topic: str) -> LogReader:
-    """This thread's reader of `topic`, created once: a consumer takes longer to connect than to read a tail."""
+    """Return this thread's reader of `topic`, created once: a consumer takes longer to connect than to read a tail."""
     key = (kafka.bootstrap_servers, topic)
     if _readers.key != key or _readers.reader is None:
         _readers.reader = LogReader(kafka, topic)

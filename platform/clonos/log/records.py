@@ -80,7 +80,7 @@ def whole_epoch(slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
 
 
 def show_scans(scans: tuple[tuple[InputSlice, ...], ...]) -> str:
-    """The source ranges of an epoch (one tuple for each streaming source) as text, for error messages."""
+    """Return the source ranges of an epoch (one tuple for each streaming source) as text, for error messages."""
     return " and ".join("[" + ", ".join(map(str, scan)) + "]" for scan in scans) or "nothing"
 
 
@@ -238,7 +238,7 @@ def encode(record: Record) -> bytes:
 
 
 def marker_head(marker: Marker) -> bytes:
-    """A marker as a Kafka value without its last fields, the number of records and the digest.
+    """Return a marker as a Kafka value without its last fields, the number of records and the digest.
 
     A lane's task appends them in Java (`clonos.LaneTask`), once it has computed its rows.
     """

@@ -46,7 +46,7 @@ class Overview:
 
 
 def survey(kafka: KafkaSettings) -> list[Overview]:
-    """An overview of every job that has a causal log in this Kafka cluster, sorted by name."""
+    """Return an overview of every job that has a causal log in this Kafka cluster, sorted by name."""
     jobs = logged_jobs(kafka)
     if not jobs:
         return []
@@ -55,7 +55,7 @@ def survey(kafka: KafkaSettings) -> list[Overview]:
 
 
 def overview(kafka: KafkaSettings, job: str, partitions: int) -> Overview:
-    """An overview of one job, from its whole causal log, which truncation keeps short."""
+    """Return an overview of one job, from its whole causal log, which truncation keeps short."""
     result = Overview(job, partitions)
     state = ControlState()
     claims: list[Claim] = []

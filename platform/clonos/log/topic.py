@@ -95,7 +95,8 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1, had
 
 
 def _missing(admin: AdminClient, topic: str) -> CausalLogDamaged | KafkaAccessDenied | BrokerUnavailable:
-    """The reason why Kafka does not list a log topic: a list of all topics lacks those that the user may not describe.
+    """Return the reason why Kafka does not list a log topic: a list of all topics lacks those that the user may not
+    describe.
 
     The topic is described, because a request for its metadata alone could create it.
     """
@@ -112,7 +113,7 @@ def _missing(admin: AdminClient, topic: str) -> CausalLogDamaged | KafkaAccessDe
 
 
 def log_deleted(topic: str) -> CausalLogDamaged:
-    """The error of a job that has run before and whose log topic is missing, or was created again."""
+    """Return the error of a job that has run before and whose log topic is missing, or was created again."""
     return CausalLogDamaged(
         f"{topic}, the topic of the causal log, does not exist, or is not the one that the job had: claims, plans and "
         "markers are gone.",

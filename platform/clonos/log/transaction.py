@@ -234,7 +234,7 @@ def was_fenced(error: BaseException) -> bool:
 
 
 def producer_config(kafka: KafkaSettings, transactional_id: str) -> dict[str, Any]:
-    """The configuration of a transactional producer."""
+    """Return the configuration of a transactional producer."""
     return client_config(
         kafka,
         transactional_id=transactional_id,

@@ -107,7 +107,7 @@ def kafka() -> Iterator[KafkaSettings]:
 
 @pytest.fixture(scope="session")
 def spark(kafka: KafkaSettings) -> Iterator[SparkSession]:
-    """A Spark session whose Python workers use `kafka`; a process can have only one."""
+    """Yield a Spark session whose Python workers use `kafka`; a process can have only one."""
     os.environ.update(worker_environment(kafka))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with build_session("tests", master="local[4]") as session:

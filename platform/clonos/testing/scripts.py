@@ -36,7 +36,7 @@ class _After:
 
 
 def after(seconds: float, answer: Any) -> Any:
-    """An answer (or error) for `script` that the service returns after `seconds`, to test timeouts."""
+    """Return an answer (or error) for `script` that the service returns after `seconds`, to test timeouts."""
     return _After(seconds, answer)
 
 
@@ -144,7 +144,7 @@ class _Answerer:
         return number
 
     def _mapped(self, answers: Mapping[Any, Any], passed: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
-        """The answer for the passed arguments, or for all arguments including defaults."""
+        """Return the answer for the passed arguments, or for all arguments including defaults."""
         candidates: list[Any] = [passed, whole]
         candidates += [arguments[0] for arguments in (passed, whole) if len(arguments) == 1]
         # By comparison, since arguments such as lists cannot be looked up.

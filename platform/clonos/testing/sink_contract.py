@@ -89,7 +89,9 @@ class SinkContract(ABC):
 
     @abstractmethod
     def read_back(self) -> list[Seen]:
-        """The records that a consumer of `place` sees now; those of the same lane and epoch in the lane's order."""
+        """Return the records that a consumer of `place` sees now; those of the same lane and epoch in the lane's
+        order.
+        """
 
     @pytest.fixture(autouse=True)
     def _staged(self, spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> None:
@@ -349,7 +351,7 @@ class Owner:
         return self.sink.write(self.frame(parts, failing), self.epoch(epoch, parts, replay=replay, committed=committed))
 
     def epoch(self, number: int, parts: Sequence[Part], *, replay: bool = False, committed: bool = False) -> SinkEpoch:
-        """The epoch as the driver passes it to `Sink.write`; `Owner.write` describes the other arguments."""
+        """Return the epoch as the driver passes it to `Sink.write`; `Owner.write` describes the other arguments."""
         own = self.own
         slices = self.sink.lanes(
             tuple(InputSlice("range", "in", index, 0, len(part)) for index, part in enumerate(parts))
@@ -365,7 +367,9 @@ class Owner:
         return SinkEpoch(identity, own.kafka, tuple(lanes), committed)
 
     def frame(self, parts: Sequence[Part], failing: Path | None = None) -> DataFrame:
-        """A DataFrame with one partition for each of `parts`; the last one fails once the file `failing` exists."""
+        """Return a DataFrame with one partition for each of `parts`; the last one fails once the file `failing`
+        exists.
+        """
         packed = msgspec.msgpack.encode(parts)
         last = len(parts) - 1
 

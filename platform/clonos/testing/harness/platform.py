@@ -121,12 +121,14 @@ class Stack:
         return self._client
 
     def state(self) -> dict[str, Any]:
-        """The state file of the platform (`clonos.local.state.State`) as JSON: its status, addresses and processes."""
+        """Return the state file of the platform (`clonos.local.state.State`) as JSON: its status, addresses and
+        processes.
+        """
         state: dict[str, Any] = json.loads((self.home / "local" / "state.json").read_text())
         return state
 
     def processes(self) -> list[str]:
-        """The first four words of the command line of each live process of this platform."""
+        """Return the first four words of the command line of each live process of this platform."""
         commands = []
         for process, _run in processes_of_home(self.home):
             with suppress(psutil.NoSuchProcess):  # it has exited since
@@ -180,15 +182,15 @@ class PlatformJob:
         return self.client.jobs.get(self.name)
 
     def runs(self) -> list[Run]:
-        """The job's runs, newest first."""
+        """Return the job's runs, newest first."""
         return self.client.jobs.runs(self.name).data
 
     def recoveries(self) -> list[Recovery]:
-        """The job's recoveries, newest first."""
+        """Return the job's recoveries, newest first."""
         return self.client.jobs.recoveries(self.name).data
 
     def standbys(self) -> list[Standby]:
-        """The job's standbys, without those that were promoted or have failed."""
+        """Return the job's standbys, without those that were promoted or have failed."""
         return self.client.jobs.standbys(self.name, states=set(StandbyState) - FINAL_STATES).data
 
     def until(
@@ -201,17 +203,17 @@ class PlatformJob:
         return eventually(check, description, timeout_s=timeout_s, poll_s=poll_s, details=self.describe)
 
     def driver_run(self) -> Run | None:
-        """The run of the job's driver; None without one. The job's newest run may be a standby's."""
+        """Return the run of the job's driver; None without one. The job's newest run may be a standby's."""
         run = self.get().run
         return self.client.jobs.run(self.name, run) if run is not None else None
 
     def driver(self) -> ProcessGroup | None:
-        """The live process of the job's driver; None if there is none."""
+        """Return the live process of the job's driver; None if there is none."""
         run = self.driver_run()
         return _process(run) if run is not None and run.state in _ACTIVE else None
 
     def process(self, run: str) -> ProcessGroup | None:
-        """The live process of the run with this id; None if there is none."""
+        """Return the live process of the run with this id; None if there is none."""
         return _process(self.client.jobs.run(self.name, run))
 
     def await_process(self, run: str) -> ProcessGroup:
@@ -245,7 +247,7 @@ class PlatformJob:
         return self.until(host, f"generation {generation} runs{' on ' + ' or '.join(hosts) if hosts else ''}")
 
     def ready_standby(self, host: str | None = None) -> Standby | None:
-        """A standby of the job that is READY, on `host` if one is named; None if there is none.
+        """Return a standby of the job that is READY, on `host` if one is named; None if there is none.
 
         Its id is also the id of its run.
         """
@@ -278,7 +280,7 @@ class PlatformJob:
         return driver.kill() if driver is not None else Killed.nothing()
 
     def executors(self) -> list[psutil.Process]:
-        """The live executors of the driver's Spark application on this machine; empty with a local master."""
+        """Return the live executors of the driver's Spark application on this machine; empty with a local master."""
         run = self.driver_run()
         return executors_of(run.application_id) if run is not None and run.application_id else []
 
@@ -292,7 +294,7 @@ class PlatformJob:
         return kill_together(also=[executor, *executor.children(recursive=True)])
 
     def describe(self) -> str:
-        """The job, its newest runs, standbys and recoveries as JSON, for error messages."""
+        """Return the job, its newest runs, standbys and recoveries as JSON, for error messages."""
         try:
             parts: dict[str, Sequence[BaseModel]] = {
                 "job": [self.get()],

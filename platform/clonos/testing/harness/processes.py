@@ -33,7 +33,7 @@ class Killed(NamedTuple):
 
     @classmethod
     def nothing(cls) -> Self:
-        """The result of a kill when no process ran."""
+        """Return the result of a kill when no process ran."""
         return cls(0, time.monotonic())
 
 
@@ -182,7 +182,7 @@ class ChildProcess(ProcessGroup):
             )
 
     def tail(self, lines: int = 25) -> str:
-        """The last lines of the command's output."""
+        """Return the last lines of the command's output."""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             return "".join(deque(log, maxlen=lines)).rstrip()
 
@@ -298,7 +298,7 @@ def processes_of_home(home: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def executors_of(application_id: str) -> list[psutil.Process]:
-    """The live executors on this machine of a Spark application on a standalone cluster."""
+    """Return the live executors on this machine of a Spark application on a standalone cluster."""
     executors = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -309,5 +309,5 @@ def executors_of(application_id: str) -> list[psutil.Process]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of this process without ``CLONOS_…`` variables."""
+    """Return the environment of this process without ``CLONOS_…`` variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CLONOS_")}

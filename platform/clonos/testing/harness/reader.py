@@ -68,7 +68,7 @@ def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
 def end_offsets(
     kafka: KafkaSettings, topic: str, isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
 ) -> list[int]:
-    """The end offset of each partition.
+    """Return the end offset of each partition.
 
     Args:
         kafka: The Kafka cluster.
@@ -96,7 +96,7 @@ def _partitions(admin: AdminClient, topic: str) -> list[TopicPartition]:
 def _end_offsets(
     admin: AdminClient, partitions: list[TopicPartition], isolation: Literal["read_committed", "read_uncommitted"]
 ) -> list[int]:
-    """The end offset of each partition. A new client may have stale metadata, so errors are retried for 15 s."""
+    """Return the end offset of each partition. A new client may have stale metadata, so errors are retried for 15 s."""
     deadline = time.monotonic() + _METADATA_S
     while True:
         try:
