@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,10 +13,10 @@ from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
 from clonos.resources.hosts import HostState
 from clonos.resources.incidents import sentence
+from clonos.resources.job_graph import GraphEdge, JobGraph, OperatorNode, QueryNode, TopicNode
 from clonos.resources.jobs import Job, JobException, JobState, JobVersion, Run, VersionDiff
 from clonos.resources.service import Role
 from clonos_api.admission import version_diff
-from clonos_api.dashboard.graph_layout import layout
 from clonos_api.dashboard.job_live import Lead, line_of
 from clonos_api.dashboard.live import PulseDep
 from clonos_api.dashboard.rendering import Page, render
@@ -135,8 +135,32 @@ async def _overview(session: AsyncSession, row: JobRow, version: int | None) -> 
         "span_at_first": "5m" if datetime.now(UTC) - row.created_at < _YOUNG else "1h",
         "offsets": await progress.offsets(session, row),
         "epochs": (await progress.page(session, row.id, _EPOCHS)).rows,
-        "drawing": layout(await job_graph.of_job(session, row)),
+        "flows": flows_of(await job_graph.of_job(session, row)),
     }
+
+
+class QueryFlow(NamedTuple):
+    """A query of a job's graph, with its operators, what it reads and what it writes."""
+
+    query: QueryNode
+    operators: list[OperatorNode]
+    inputs: list[tuple[GraphEdge, TopicNode]]
+    outputs: list[tuple[GraphEdge, TopicNode]]
+
+
+def flows_of(graph: JobGraph) -> list[QueryFlow]:
+    """The queries of `graph` in their order. Dead letters are the first output."""
+    flows = {node.id: QueryFlow(node, [], [], []) for node in graph.nodes if isinstance(node, QueryNode)}
+    topics = {node.id: node for node in graph.nodes if isinstance(node, TopicNode)}
+    for node in graph.nodes:
+        if isinstance(node, OperatorNode):
+            flows[node.query].operators.append(node)
+    for edge in sorted(graph.edges, key=lambda edge: edge.kind != "dead-letters"):
+        if edge.kind == "input":
+            flows[edge.target].inputs.append((edge, topics[edge.source]))
+        else:
+            flows[edge.source].outputs.append((edge, topics[edge.target]))
+    return list(flows.values())
 
 
 async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:

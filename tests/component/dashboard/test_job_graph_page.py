@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import httpx
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.job_graph import GraphEdge, JobGraph, QueryNode, TopicNode
+from clonos_api.dashboard.job import flows_of
 from clonos_api.store.tables import JobRow
 from support.serving import Served, write
 from support.stored import EventFile, host_row, ingest, job_row, receive_now, run_row
@@ -32,7 +35,7 @@ def test_a_job_that_never_ran_says_so(api: Served, browser: Browser) -> None:
     with browser() as client:
         page = client.get(f"/jobs/{job}").raise_for_status().text
     assert "No driver has reported the job's graph yet." in page
-    assert "<svg role" not in page
+    assert 'class="flow"' not in page
     with api.client() as admin:
         assert admin.get(f"/jobs/{job}/graph").raise_for_status().json() == {
             "generation": None,
@@ -42,7 +45,7 @@ def test_a_job_that_never_ran_says_so(api: Served, browser: Browser) -> None:
         }
 
 
-def test_the_page_draws_the_graph_and_has_it_as_a_table(api: Served, browser: Browser) -> None:
+def test_the_page_shows_the_graph(api: Served, browser: Browser) -> None:
     judge = {"name": "judge<b>", "takes": "columns"}
     queries = {
         "scored": {"sink": "KafkaSink", "topics": ["cards"], "operators": [judge], "outputs": ["scores"]},
@@ -58,19 +61,28 @@ def test_the_page_draws_the_graph_and_has_it_as_a_table(api: Served, browser: Br
         page = client.get(f"/jobs/{job}").raise_for_status().text
         part = client.get(f"/jobs/{job}", headers={"HX-Request": "true"}).raise_for_status().text
     for shown in (page, part):
-        drawing = shown.partition('<section id="job-graph"')[2].partition("</section>")[0]
-        assert drawing.count('<rect class="query"') == 2
-        assert drawing.count('<rect class="topic"') == 4
-        assert drawing.count('<path class="input"') == 3
-        assert "lag 4 321" in drawing
+        drawing = re.sub(r"\s+", " ", shown.partition('<section id="job-graph"')[2].partition("</section>")[0])
+        assert re.findall(r'<div class="query"><b>(\w+)</b>', drawing) == ["scored", "totals"]
+        assert drawing.count('<li class="input">') == 3
+        assert (
+            '<b title="cards">cards</b> <small><span class="rate">50 /s</span> <span class="behind">lag 4 321'
+            in drawing
+        )
         assert "judge&lt;b&gt;" in drawing
         assert "judge<b>" not in drawing
-        assert f"<title>{'x' * 249}</title>" in drawing
-        assert f">{'x' * 249}</text>" not in drawing
-        assert "<td>cards</td><td>scored</td><td>input</td><td>50 /s</td><td>4 321</td>" in drawing
-        assert ">25 /s</text>" in drawing
-        assert "250 determinants" in drawing
+        assert 'columns · 250 determinants <span class="rate">25 /s</span>' in drawing
+        assert "state: aggregate" in drawing
     with api.client() as admin:
         graph = admin.get(f"/jobs/{job}/graph").raise_for_status().json()
     assert [node["id"] for node in graph["nodes"] if node["kind"] == "operator"] == ["operator:scored:judge<b>"]
     assert len(graph["edges"]) == 5
+
+
+def test_dead_letters_come_first_and_all_topics_are_listed() -> None:
+    topics = [TopicNode(kind="topic", id=f"t{number}", name=f"t{number}") for number in range(30)]
+    edges = [GraphEdge(kind="output", source="q", target=topic.id) for topic in topics[1:]]
+    edges.append(GraphEdge(kind="dead-letters", source="q", target="t0"))
+    (flow,) = flows_of(JobGraph(nodes=[*topics, QueryNode(id="q", name="q", sink="KafkaSink")], edges=edges))
+    assert [topic.name for _, topic in flow.outputs] == [topic.name for topic in topics]
+    assert flow.inputs == flow.operators == []
+    assert flows_of(JobGraph()) == []
