@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from clonos.cli import records
+from clonos.cli import kafka
 from clonos.demo.producer import SteadyProducer
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import SEQUENTIAL, client_config, undelivered
@@ -84,7 +84,7 @@ def test_produce_reports_a_record_without_an_offset(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("confluent_kafka.Producer", producer)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"k\tfirst\nsecond\n")))
     with pytest.raises(BrokerUnavailable, match="without an offset"):
-        records._produce(KafkaSettings(), "lines", "\t")
+        kafka._produce(KafkaSettings(), "lines", "\t")
     assert configs[0]["max.in.flight.requests.per.connection"] == 1
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import pairs
-from clonos.errors import SpecError
+from clonos.cli.options import pairs, valid
 
 if TYPE_CHECKING:
     from clonos.agent import Agent
@@ -56,17 +55,14 @@ def agent(
     import asyncio
     import os
 
-    from pydantic import ValidationError
-
     from clonos.agent import Agent, AgentSettings
     from clonos.agent.priority import Priority, set_group_priority
-    from clonos.documents import explain
     from clonos.settings import Settings
     from clonos.telemetry.logs import bind_fields, configure_logs
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
-    try:
+    with valid("Invalid agent options"):
         agent_settings = AgentSettings(
             api=api,
             **({"name": name} if name else {}),
@@ -74,7 +70,7 @@ def agent(
             slots=slots,
             pool_size=pool_size,
             token_file=token_file,
-            labels=pairs(label or [], "--label"),
+            labels=pairs(label, "--label"),
             ca=ca,
             uid=uid,
             uids=uids,
@@ -86,8 +82,6 @@ def agent(
             metrics=metrics,
             driver_heartbeat_timeout_s=driver_heartbeat_timeout_s,
         )
-    except ValidationError as error:
-        raise SpecError(f"Invalid agent options: {explain(error)}.") from error
     bind_fields(agent=agent_settings.name)
     set_group_priority(os.getpid(), Priority.SERVICE)
     asyncio.run(run_until_signalled(Agent(agent_settings)))

@@ -13,17 +13,12 @@ import typer
 from clonos.cli import (
     access,
     agent,
-    apply,
-    backup,
     causal_log,
     checkpoint,
     cluster,
     connector,
-    dashboard,
-    db,
+    control_plane,
     demo,
-    doctor,
-    events,
     examples,
     host,
     job,
@@ -33,9 +28,7 @@ from clonos.cli import (
     local,
     login,
     logs,
-    recovery,
     run,
-    session,
     status,
     submit,
     transactions,
@@ -57,7 +50,7 @@ _RUNNING = "Control plane administration"
 
 app.command("up", rich_help_panel=_HERE)(local.up)
 app.command("down", rich_help_panel=_HERE)(local.down)
-app.command("doctor", rich_help_panel=_HERE)(doctor.doctor)
+app.command("doctor", rich_help_panel=_HERE)(local.doctor)
 app.command("demo", rich_help_panel=_HERE)(demo.demo)
 app.command("run", rich_help_panel=_HERE)(run.run)
 app.command("pool-driver", hidden=True)(run.pool_driver)
@@ -69,8 +62,8 @@ app.add_typer(transactions.app, name="transactions", rich_help_panel=_HERE)
 app.command("login", rich_help_panel=_SERVICE)(login.login)
 app.command("logout", rich_help_panel=_SERVICE)(login.logout)
 app.add_typer(login.app, name="context", rich_help_panel=_SERVICE)
-app.command("open", rich_help_panel=_SERVICE)(dashboard.open_dashboard)
-app.command("apply", rich_help_panel=_SERVICE)(apply.apply)
+app.command("open", rich_help_panel=_SERVICE)(login.open_dashboard)
+app.command("apply", rich_help_panel=_SERVICE)(submit.apply)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)
 job.app.command("exceptions")(job_history.exceptions)
 job.app.command("generations")(job_history.generations)
@@ -78,21 +71,21 @@ job.app.command("versions")(job_history.versions)
 app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.savepoints, name="savepoint", rich_help_panel=_SERVICE)
-app.add_typer(recovery.app, name="recovery", rich_help_panel=_SERVICE)
+app.add_typer(job_history.recovery, name="recovery", rich_help_panel=_SERVICE)
 app.add_typer(connector.app, name="connector", rich_help_panel=_SERVICE)
 app.command("status", rich_help_panel=_SERVICE)(status.status)
 app.command("ps", rich_help_panel=_SERVICE)(job.list_jobs)
 app.command("logs", rich_help_panel=_SERVICE, help=logs.HELP)(logs.logs)
-app.command("events", rich_help_panel=_SERVICE)(events.events)
+app.command("events", rich_help_panel=_SERVICE)(logs.events)
 app.command("agent", rich_help_panel=_RUNNING)(agent.agent)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUNNING)
 app.add_typer(host.app, name="host", rich_help_panel=_RUNNING)
 app.add_typer(host.standbys, name="standby", rich_help_panel=_RUNNING)
 app.add_typer(access.app, name="token", rich_help_panel=_RUNNING)
-app.add_typer(session.app, name="session", rich_help_panel=_RUNNING)
+app.add_typer(access.sessions, name="session", rich_help_panel=_RUNNING)
 app.command("audit", rich_help_panel=_RUNNING)(access.audit)
-app.add_typer(db.app, name="db", rich_help_panel=_RUNNING)
-app.add_typer(backup.app, name="backup", rich_help_panel=_RUNNING)
+app.add_typer(control_plane.db, name="db", rich_help_panel=_RUNNING)
+app.add_typer(control_plane.backup, name="backup", rich_help_panel=_RUNNING)
 
 
 def _print_version(requested: bool) -> None:

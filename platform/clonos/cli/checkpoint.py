@@ -6,58 +6,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli import completion
-from clonos.cli.options import (
-    Api,
-    Context,
-    JobArgument,
-    Limit,
-    Listed,
-    Listing,
-    Lists,
-    Output,
-    Token,
-    Wait,
-    connect,
-    echo,
-)
-from clonos.cli.progress import Quiet, completed
-from clonos.errors import NotFound
+from clonos.cli import completion, show
+from clonos.cli.options import JobArgument, Limit, Listed, Lists, echo, valid
+from clonos.cli.progress import completed
+from clonos.cli.remote import Call, remote
+from clonos.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
+    from rich.table import Table
 
     from clonos.client import Client
     from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint
+    from clonos.resources.jobs import StartFrom
 
 app = typer.Typer(no_args_is_help=True, help="Show a job's checkpoints: one per committed epoch.")
 savepoints = typer.Typer(no_args_is_help=True, help="Manage savepoints: named copies of a job's checkpoint.")
 
 
 @app.command("ls")
-def list_checkpoints(
-    job: JobArgument,
-    limit: Limit = 20,
-    output: Lists = Listing.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
-) -> None:
+@remote(output=Lists)
+def list_checkpoints(call: Call, job: JobArgument, limit: Limit = 20) -> None:
     """List the newest checkpoints, with totals and durations."""
-    from clonos.cli import show
     from clonos.resources.base import Page
 
-    with connect(api, token, context) as client:
-        checkpoints = client.checkpoints.get(job, limit=limit)
-    if output is Listing.JSON:
+    checkpoints = call.client.checkpoints.get(job, limit=limit)
+    if call.as_json:
         show.show_json(checkpoints)
         return
-    if output is Listing.TABLE:
+    if call.output == "table":
         show.console().print(_summary(checkpoints))
-    show.show_list(
+    call.show_list(
         Page(data=checkpoints.history),
-        output,
         {
             "epoch#": lambda row: str(row.epoch),
             "query": lambda row: row.query,
@@ -71,64 +50,45 @@ def list_checkpoints(
             "size#": lambda row: show.size(row.size_bytes),
             "retained": lambda row: "yes" if row.retained else "no",
         },
-        lambda row: str(row.epoch),
         none="No epoch is committed yet.",
     )
 
 
 def _summary(checkpoints: Checkpoints) -> str:
-    from clonos.cli.show import duration
-
-    counts = checkpoints.counts
+    counts, of = checkpoints.counts, checkpoints.summary.duration_ms
     totals = (
         f"{counts.completed} completed, {counts.failed} failed, {counts.restored} restored, {counts.retained} retained"
     )
-    durations = ", ".join(f"{name} {duration(value)}" for name, value in checkpoints.summary.duration_ms.items())
+    durations = ", ".join(f"{name} {show.duration(value)}" for name, value in of.items())
     return totals + (f"; duration: {durations}" if durations else "")
 
 
 @app.command("inspect")
+@remote(output=Listed)
 def inspect(
+    call: Call,
     job: JobArgument,
     epoch: Annotated[int, typer.Argument(min=0, help="Number of the epoch.")],
     query: Annotated[str | None, typer.Option(help="Query (sink), if the job has several.")] = None,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Show one checkpoint: its offsets and the duration of each step."""
-    from clonos.cli import show
-
-    with connect(api, token, context) as client:
-        checkpoint = client.checkpoints.of_epoch(job, epoch, query=query)
-    if output is Output.JSON:
-        show.show_json(checkpoint)
-    else:
-        show.console().print(_details(checkpoint))
+    call.show(call.client.checkpoints.of_epoch(job, epoch, query=query), _details)
 
 
-def _details(checkpoint: EpochCheckpoint) -> RenderableType:
-    from rich.table import Table
-
-    from clonos.cli import show
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column()
-    rows: dict[str, str | Text | None] = {
-        "epoch": f"{checkpoint.epoch} of {checkpoint.query}",
-        "status": show.state(checkpoint.status),
-        "trigger": checkpoint.trigger.lower(),
-        "generation": str(checkpoint.generation),
-        "completed": show.clock(checkpoint.completed_at),
-        "took": show.duration(checkpoint.duration_ms),
-        "records": f"{show.number(checkpoint.records_in)} in, {show.number(checkpoint.records_out)} out",
-        "size": show.size(checkpoint.size_bytes),
-        "retained": "yes, the job can start from it" if checkpoint.retained else "no",
-    }
-    for name, value in rows.items():
-        table.add_row(name, value if value is not None else "-")
+def _details(checkpoint: EpochCheckpoint) -> Table:
+    table = show.facts(
+        {
+            "epoch": f"{checkpoint.epoch} of {checkpoint.query}",
+            "status": show.state(checkpoint.status),
+            "trigger": checkpoint.trigger.lower(),
+            "generation": str(checkpoint.generation),
+            "completed": show.clock(checkpoint.completed_at),
+            "took": show.duration(checkpoint.duration_ms),
+            "records": f"{show.number(checkpoint.records_in)} in, {show.number(checkpoint.records_out)} out",
+            "size": show.size(checkpoint.size_bytes),
+            "retained": "yes, the job can start from it" if checkpoint.retained else "no",
+        }
+    )
     for topic, partitions in sorted(checkpoint.offsets.items()):
         ends = sorted(partitions.items(), key=lambda item: int(item[0]))
         table.add_row(f"end offsets of {topic}", ", ".join(f"{partition}: {offset}" for partition, offset in ends))
@@ -139,43 +99,29 @@ def _details(checkpoint: EpochCheckpoint) -> RenderableType:
 
 
 @savepoints.command("create")
+@remote(waits=True, output=Listed)
 def create(
+    call: Call,
     job: JobArgument,
     name: Annotated[str | None, typer.Option(help="Unique name within the job (default: job, epoch and time).")] = None,
     location: Annotated[str | None, typer.Option(help="Parent directory (path or URI) of the savepoint.")] = None,
-    wait: Wait = True,
-    quiet: Quiet = False,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Take a savepoint of a running or stopped job."""
-    from pydantic import ValidationError
-
-    from clonos.cli import show
-    from clonos.documents import explain
-    from clonos.errors import SpecError
     from clonos.resources.checkpoints import SavepointCreate
 
-    try:
+    with valid("Invalid savepoint"):
         request = SavepointCreate(name=name, location=location)
-    except ValidationError as error:
-        raise SpecError(f"Invalid savepoint: {explain(error)}.") from error
-    with connect(api, token, context) as client:
-        operation = client.savepoints.create(job, request)
-        if wait:
-            operation = completed(client, operation, job, quiet=quiet, output=output)
-    if output is Output.JSON:
-        show.show_json(operation)
-        return
-    echo("The savepoint is complete." if wait else f"The operation is {operation.id}.")
-    for key, value in operation.result.items():
-        echo(f"{key}: {value}")
+    operation = call.client.savepoints.create(job, request)
+    if call.wait:
+        operation = completed(call, operation, job)
+    first = "The savepoint is complete." if call.wait else f"The operation is {operation.id}."
+    call.show(operation, lambda of: "\n".join([first, *(f"{key}: {value}" for key, value in of.result.items())]))
 
 
 @savepoints.command("ls")
+@remote(output=Lists)
 def list_savepoints(
+    call: Call,
     job: Annotated[
         str | None,
         typer.Argument(
@@ -186,19 +132,10 @@ def list_savepoints(
         ),
     ] = None,
     limit: Limit = None,
-    output: Lists = Listing.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """List savepoints, including those of deleted jobs."""
-    from clonos.cli import show
-
-    with connect(api, token, context) as client:
-        page = client.savepoints.list(job=job, limit=limit)
-    show.show_list(
-        page,
-        output,
+    call.show_list(
+        call.client.savepoints.list(job=job, limit=limit),
         {
             "name": lambda row: row.name,
             "id": lambda row: row.id,
@@ -216,7 +153,9 @@ def list_savepoints(
 
 
 @savepoints.command("rm")
+@remote(waits=True)
 def remove(
+    call: Call,
     names: Annotated[
         list[str], typer.Argument(metavar="SAVEPOINT…", help="Ids or names.", autocompletion=completion.savepoints)
     ],
@@ -224,23 +163,17 @@ def remove(
         str | None,
         typer.Option(help="Job of the savepoints, if their names are not unique.", autocompletion=completion.jobs),
     ] = None,
-    wait: Wait = True,
-    quiet: Quiet = False,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Delete savepoints and their files."""
-    with connect(api, token, context) as client:
-        for name in names:
-            operation = client.savepoints.delete(find_savepoint(client, job, name).id)
-            if wait:
-                completed(client, operation, name, quiet=quiet)
-            echo(f"{name} is deleted." if wait else f"{name} is being deleted.")
+    for name in names:
+        operation = call.client.savepoints.delete(find_savepoint(call.client, job, name).id)
+        if call.wait:
+            completed(call, operation, name)
+        echo(f"{name} is deleted." if call.wait else f"{name} is being deleted.")
 
 
 def find_savepoint(client: Client, job: str | None, name: str) -> Savepoint:
-    """The one savepoint of `job` (None: of any job) with this id or name; raises `NotFound` for none or several."""
+    """Return the one savepoint of `job` (None: of any job) with this id or name; `NotFound` for none or several."""
     savepoints = [row for row in client.savepoints.list(job=job).data if name in (row.id, row.name)]
     if len(savepoints) > 1:
         raise NotFound(
@@ -250,3 +183,16 @@ def find_savepoint(client: Client, job: str | None, name: str) -> Savepoint:
         where = f"The job {job} has" if job is not None else "There is"
         raise NotFound(f"{where} no savepoint {name!r}.", hint="list them with `clonos savepoint ls`.")
     return savepoints[0]
+
+
+def starting_point(client: Client, job: str | None, text: str | None, *, publish_again: bool) -> StartFrom | None:
+    """Return the starting point of ``--from TEXT``: an epoch, or a savepoint of `job` (None: of any job)."""
+    from clonos.resources.jobs import StartFrom
+
+    if text is None:
+        if publish_again:
+            raise SpecError("--publish-again needs --from.")
+        return None
+    if text.isdigit():
+        return StartFrom(epoch=int(text), publish_again=publish_again)
+    return StartFrom(savepoint=find_savepoint(client, job, text).id, publish_again=publish_again)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clonos.cli import completion
-from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, Wait, connect, echo, pairs
-from clonos.cli.progress import Quiet, completed
-from clonos.errors import NotFound, SpecError
+from clonos.cli import completion, show
+from clonos.cli.options import Limit, Listed, Lists, Output, echo, pairs, valid
+from clonos.cli.progress import completed
+from clonos.cli.remote import Call, remote
+from clonos.errors import NotFound
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
     from clonos.jobs.cluster import ClusterSettings, ClusterSpec
     from clonos.resources.clusters import Cluster
+    from clonos.spark.environment_archive import EnvironmentArchive
 
 app = typer.Typer(no_args_is_help=True, help="Manage the Spark clusters that jobs can use.")
 
@@ -26,7 +28,9 @@ ClusterName = Annotated[
 
 
 @app.command()
+@remote(output=Listed)
 def add(
+    call: Call,
     name: ClusterName,
     master: Annotated[
         str | None, typer.Option(help="Master: spark://HOST:PORT, yarn or k8s://https://HOST:PORT.", show_default=False)
@@ -59,14 +63,8 @@ def add(
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the description of an existing cluster.")] = False,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Add a Spark cluster. A host that reaches it then checks it."""
-    from clonos.cli import show
-
     options = {
         "master": master,
         "ui": ui,
@@ -79,36 +77,23 @@ def add(
         "hosts": host,
     }
     described = _described(name, file, {field: value for field, value in options.items() if value is not None})
-    with connect(api, token, context) as client:
-        version = None
-        if replace:
-            try:
-                version = client.clusters.get(name).version
-            except NotFound:
-                replace = False
-        cluster = (
-            client.clusters.create(described)
-            if version is None
-            else client.clusters.replace(described, version=version)
-        )
-    if output is Output.JSON:
-        show.show_json(cluster)
-    else:
-        echo(f"{name} is {'changed' if replace else 'added'}; a host checks it: clonos cluster inspect {name}")
+    clusters, version = call.client.clusters, None
+    if replace:
+        try:
+            version = clusters.get(name).version
+        except NotFound:
+            replace = False
+    cluster = clusters.create(described) if version is None else clusters.replace(described, version=version)
+    done = "changed" if replace else "added"
+    call.show(cluster, lambda _: f"{name} is {done}; a host checks it: clonos cluster inspect {name}")
 
 
 @app.command("ls")
-def list_clusters(
-    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
-) -> None:
+@remote(output=Lists)
+def list_clusters(call: Call, limit: Limit = None) -> None:
     """List the Spark clusters."""
-    from clonos.cli import show
-
-    with connect(api, token, context) as client:
-        page = client.clusters.list(limit=limit)
-    show.show_list(
-        page,
-        output,
+    call.show_list(
+        call.client.clusters.list(limit=limit),
         {
             "name": lambda row: row.name,
             "state": lambda row: show.state(row.state),
@@ -119,69 +104,41 @@ def list_clusters(
             "checked": lambda row: f"{show.age(row.checked_at)} ago" if row.checked_at else None,
             "problem": lambda row: show.short(_problem(row)),
         },
-        lambda row: row.name,
         none="There are no clusters. Add one with: clonos cluster add NAME --master spark://HOST:PORT",
     )
 
 
 @app.command()
-def inspect(
-    name: ClusterName, output: Listed = Output.TABLE, api: Api = None, token: Token = None, context: Context = None
-) -> None:
+@remote(output=Listed)
+def inspect(call: Call, name: ClusterName) -> None:
     """Show one cluster: its description, its state and what its last check saw."""
-    from clonos.cli import show
-
-    with connect(api, token, context) as client:
-        cluster = client.clusters.get(name)
-    if output is Output.JSON:
-        show.show_json(cluster)
-    else:
-        show.console().print(_picture(cluster))
+    call.show(call.client.clusters.get(name), _picture)
 
 
 @app.command()
-def check(
-    name: ClusterName,
-    wait: Wait = True,
-    quiet: Quiet = False,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
-) -> None:
+@remote(waits=True, output=Listed)
+def check(call: Call, name: ClusterName) -> None:
     """Check from a host that a cluster can run jobs: its versions, Python environment and executors."""
-    from clonos.cli import show
-
-    with connect(api, token, context) as client:
-        operation = client.clusters.check(name)
-        if not wait:
-            if output is Output.JSON:
-                show.show_json(operation)
-            else:
-                echo(f"The check of {name} has begun (operation {operation.id}).")
-            return
-        completed(client, operation, name, quiet=quiet, output=output)
-        cluster = client.clusters.get(name)
-    if output is Output.JSON:
-        show.show_json(cluster)
+    operation = call.client.clusters.check(name)
+    if call.wait:
+        completed(call, operation, name)
+        call.show(call.client.clusters.get(name), _picture)
     else:
-        show.console().print(_picture(cluster))
+        call.show(operation, lambda begun: f"The check of {name} has begun (operation {begun.id}).")
 
 
 @app.command("rm")
+@remote()
 def remove(
+    call: Call,
     names: Annotated[
         list[str], typer.Argument(metavar="NAME…", help="Names of clusters.", autocompletion=completion.clusters)
     ],
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Remove clusters that no running job uses."""
-    with connect(api, token, context) as client:
-        for name in names:
-            client.clusters.delete(name)
-            echo(f"{name} is removed.")
+    for name in names:
+        call.client.clusters.delete(name)
+        echo(f"{name} is removed.")
 
 
 @app.command()
@@ -200,7 +157,6 @@ def environment(
     Executors need the same operating system and processor architecture. The build takes half a minute of processor
     time.
     """
-    from clonos.cli import show
     from clonos.jobs.code_files import PACKAGE
     from clonos.jobs.loading import load_job
     from clonos.spark.environment_archive import build_environment
@@ -208,32 +164,26 @@ def environment(
     parts = (part for path in job or () for part in load_job(path).files)
     imported = [part.removeprefix(PACKAGE) for part in parts if part.startswith(PACKAGE)]
     built = build_environment(archive.absolute(), [*(package or ()), *imported])
-    if output is Output.JSON:
-        show.show_json(built)
-        return
+    show.show(built, lambda built: _usage(archive, built), as_json=output is Output.JSON)
+
+
+def _usage(archive: Path, built: EnvironmentArchive) -> str:
     size, unpacked = (number >> 20 for number in (built.size_bytes, built.unpacked_bytes))
-    echo(f"{archive}: Python {built.python} and {len(built.packages)} packages in {built.seconds:.0f} s.")
-    echo(f"{size} MiB, unpacked {unpacked} MiB on each executor.")
-    echo(
+    return (
+        f"{archive}: Python {built.python} and {len(built.packages)} packages in {built.seconds:.0f} s.\n"
+        f"{size} MiB, unpacked {unpacked} MiB on each executor.\n"
         f"Copy it to a location that drivers read, and set `environment: {built.path.as_uri()}` (or its hdfs: or "
         "s3a: address) in the cluster file."
     )
 
 
 def _described(name: str, file: Path | None, options: dict[str, Any]) -> ClusterSpec:
-    from pydantic import ValidationError
-
-    from clonos.documents import explain
     from clonos.jobs.cluster import ClusterSpec, read_cluster
 
     base = read_cluster(file).model_dump(by_alias=True, exclude_unset=True) if file is not None else {}
     metadata = {**base.get("metadata", {}), "name": name}
-    try:
+    with valid("This is not a description of a cluster", hint="correct the option, or pass --file."):
         return ClusterSpec.model_validate({"metadata": metadata, "spec": {**base.get("spec", {}), **options}})
-    except ValidationError as error:
-        raise SpecError(
-            f"This is not a description of a cluster: {explain(error)}.", hint="correct the option, or pass --file."
-        ) from error
 
 
 def _problem(cluster: Cluster) -> str:
@@ -250,15 +200,8 @@ def _authentication(spec: ClusterSettings) -> str:
     return f"secret {spec.auth_secret} of the hosts" if spec.auth_secret else "none"
 
 
-def _picture(cluster: Cluster) -> RenderableType:
-    from rich.table import Table
-
-    from clonos.cli import show
-
+def _picture(cluster: Cluster) -> Table:
     spec, report = cluster.spec, cluster.report
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column()
     rows: dict[str, Any] = {
         "name": cluster.name,
         "state": show.state(cluster.state),
@@ -286,7 +229,4 @@ def _picture(cluster: Cluster) -> RenderableType:
     if cluster.failure is not None:
         rows["failure"] = cluster.failure.what
         rows["what to do"] = cluster.failure.hint
-    for title, value in rows.items():
-        if value:
-            table.add_row(title, value)
-    return table
+    return show.facts({title: value for title, value in rows.items() if value})

@@ -62,14 +62,17 @@ def contexts(incomplete: str) -> list[str]:
 
 def _offered(ctx: typer.Context, incomplete: str, names: Callable[[Client], list[str]]) -> list[str]:
     """The names that begin with `incomplete`; none if the control plane does not answer."""
-    from clonos.cli.options import connect
+    from clonos.client import Client
+    from clonos.client.contexts import resolve
     from clonos.errors import ClonosError
+    from clonos.settings import Settings
     from clonos.units import parse_duration
 
-    api, token, context = (ctx.params.get(option) for option in ("api", "token", "context"))
+    address = {option: ctx.params.get(option) for option in ("api", "token", "context")}
     try:
         timeout_s = parse_duration(os.environ.get("CLONOS_COMPLETION_TIMEOUT") or _TIMEOUT)
-        with connect(api, token, context, patience_s=0, timeout_s=timeout_s) as client:
+        chosen = resolve(Settings(), **address)
+        with Client(chosen.api, chosen.token, patience_s=0, timeout_s=timeout_s, ca=chosen.ca) as client:
             return [name for name in names(client) if name.startswith(incomplete)]
     except (ClonosError, ValueError):  # ValueError: invalid settings
         return []

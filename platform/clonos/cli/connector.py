@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect, echo
+from clonos.cli.options import Limit, Listed, Lists, pairs
+from clonos.cli.remote import Call, remote
 from clonos.errors import SpecError
+
+if TYPE_CHECKING:
+    from clonos.resources.service import Validation
 
 app = typer.Typer(no_args_is_help=True, help="List sources and sinks, and check their options.")
 
 
 @app.command("ls")
-def list_connectors(
-    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
-) -> None:
+@remote(output=Lists)
+def list_connectors(call: Call, limit: Limit = None) -> None:
     """List the installed sources and sinks."""
-    from clonos.cli import show
-
-    with connect(api, token, context) as client:
-        page = client.connectors.list(limit=limit)
-    show.show_list(
-        page,
-        output,
+    call.show_list(
+        call.client.connectors.list(limit=limit),
         {
             "kind": lambda row: row.kind,
             "name": lambda row: row.name,
@@ -38,7 +36,9 @@ def list_connectors(
 
 
 @app.command()
+@remote(output=Listed)
 def validate(
+    call: Call,
     kind: Annotated[str, typer.Argument(help="source or sink")],
     name: Annotated[str, typer.Argument(help="Name of the source or sink, such as kafka.")],
     options: Annotated[
@@ -46,33 +46,26 @@ def validate(
         typer.Argument(metavar="[OPTION=VALUE…]", help="Options to check; values are YAML.", show_default=False),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="YAML file with options.")] = None,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Check the options of a source or sink. Exit code 1 if they are invalid."""
-    from clonos.cli import show
-
     if kind not in ("source", "sink"):
         raise SpecError(f"{kind} is neither source nor sink.")
-    with connect(api, token, context) as client:
-        validation = client.connectors.validate(kind, name, _options(options or [], file))
-    if output is Output.JSON:
-        show.show_json(validation)
-    else:
-        for problem in validation.problems:
-            echo(f"{problem.field}: {problem.what}" + (f" ({problem.hint})" if problem.hint else ""))
-        if validation.valid:
-            echo("The options are valid.")
+    validation = call.client.connectors.validate(kind, name, _options(options or [], file))
+    call.show(validation, _findings)
     if not validation.valid:
         raise typer.Exit(1)
 
 
+def _findings(validation: Validation) -> str:
+    lines = [
+        f"{problem.field}: {problem.what}" + (f" ({problem.hint})" if problem.hint else "")
+        for problem in validation.problems
+    ]
+    return "\n".join([*lines, *(["The options are valid."] if validation.valid else [])])
+
+
 def _options(texts: list[str], file: Path | None) -> dict[str, Any]:
     import yaml
-
-    from clonos.cli.options import pairs
 
     try:
         options = yaml.safe_load(file.read_text()) if file is not None else {}

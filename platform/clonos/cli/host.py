@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from clonos.cli import completion
-from clonos.cli.options import (
-    Api,
-    Context,
-    JobArgument,
-    Limit,
-    Listed,
-    Listing,
-    Lists,
-    Output,
-    Token,
-    Wait,
-    connect,
-    echo,
-)
-from clonos.cli.progress import Quiet
+from clonos.cli import completion, show
+from clonos.cli.options import JobArgument, Limit, Listed, Lists, echo
+from clonos.cli.progress import Progress, operate
+from clonos.cli.remote import Call, remote
 from clonos.errors import NotFound, StateConflict, WaitTimeout
 
 if TYPE_CHECKING:
@@ -44,18 +32,11 @@ Hosts = Annotated[list[str], typer.Argument(metavar="HOST…", help="Names of ho
 
 
 @app.command("ls")
-def list_hosts(
-    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
-) -> None:
+@remote(output=Lists)
+def list_hosts(call: Call, limit: Limit = None) -> None:
     """List the hosts that run jobs, with their capacity: what is in use, and what a driver and a standby take there."""
-    from clonos.cli import show
-    from clonos.resources.figures import size
-
-    with connect(api, token, context) as client:
-        page = client.hosts.list(limit=limit)
-    show.show_list(
-        page,
-        output,
+    call.show_list(
+        call.client.hosts.list(limit=limit),
         {
             "name": lambda row: row.name,
             "state": lambda row: show.state(row.state),
@@ -66,47 +47,48 @@ def list_hosts(
             "pool#": lambda row: str(row.pool_available),
             "cores#": lambda row: str(row.capacity.cores) if row.capacity else None,
             "busy#": lambda row: f"{row.capacity.busy_cores:.1f}" if row.capacity else None,
-            "free memory#": lambda row: size(row.capacity.available_bytes) if row.capacity else None,
-            "a driver takes#": lambda row: size(row.capacity.driver_bytes) if row.capacity else None,
-            "a standby takes#": lambda row: size(row.capacity.standby_bytes) if row.capacity else None,
+            "free memory#": lambda row: show.size(row.capacity.available_bytes) if row.capacity else None,
+            "a driver takes#": lambda row: show.size(row.capacity.driver_bytes) if row.capacity else None,
+            "a standby takes#": lambda row: show.size(row.capacity.standby_bytes) if row.capacity else None,
             "last heartbeat": lambda row: f"{show.age(row.heartbeat_at)} ago",
             "limits": lambda row: ", ".join(row.limits),
             "versions": lambda row: ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items())),
         },
-        lambda row: row.name,
         none="There are no hosts. Start an agent on one with: clonos agent",
     )
 
 
 @app.command()
-def drain(hosts: Hosts, api: Api = None, token: Token = None, context: Context = None) -> None:
+@remote()
+def drain(call: Call, hosts: Hosts) -> None:
     """Drain hosts: move their jobs to other hosts, and place no new ones."""
-    with connect(api, token, context) as client:
-        for name in hosts:
-            host = client.hosts.drain(name)
-            echo(f"{host.name} is {host.state} with {host.runs} runs.")
+    for name in hosts:
+        host = call.client.hosts.drain(name)
+        echo(f"{host.name} is {host.state} with {host.runs} runs.")
 
 
 @app.command()
-def undrain(hosts: Hosts, api: Api = None, token: Token = None, context: Context = None) -> None:
+@remote()
+def undrain(call: Call, hosts: Hosts) -> None:
     """Allow new jobs on drained hosts again."""
-    with connect(api, token, context) as client:
-        for name in hosts:
-            host = client.hosts.undrain(name)
-            echo(f"{host.name} is {host.state}.")
+    for name in hosts:
+        host = call.client.hosts.undrain(name)
+        echo(f"{host.name} is {host.state}.")
 
 
 @app.command("rm")
-def remove(hosts: Hosts, api: Api = None, token: Token = None, context: Context = None) -> None:
+@remote()
+def remove(call: Call, hosts: Hosts) -> None:
     """Remove the named hosts from the control plane, for machines that no longer exist."""
-    with connect(api, token, context) as client:
-        for name in hosts:
-            client.hosts.delete(name)
-            echo(f"{name} is removed.")
+    for name in hosts:
+        call.client.hosts.delete(name)
+        echo(f"{name} is removed.")
 
 
 @standbys.command("ls")
+@remote(output=Lists)
 def list_standbys(
+    call: Call,
     job: Annotated[
         str | None, typer.Option(help="Show standbys of this job only.", autocompletion=completion.jobs)
     ] = None,
@@ -114,26 +96,20 @@ def list_standbys(
         bool, typer.Option("--all", "-a", help="Include promoted, failed and removed standbys.")
     ] = False,
     limit: Limit = None,
-    output: Lists = Listing.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """List standbys that warm up, are ready or take over."""
-    from clonos.cli import show
     from clonos.standby.states import FINAL_STATES, StandbyState
 
+    client = call.client
     states = None if everything else set(StandbyState) - FINAL_STATES
-    with connect(api, token, context) as client:
-        if job is not None:
-            page = client.jobs.standbys(job, states=states, limit=limit)
-        else:
-            page = client.standbys.list(states=states, limit=limit)
-        names = _names(client, {standby.job for standby in page.data if standby.job}) if output is Listing.TABLE else {}
-        nothing = _nothing(client, job) if output is Listing.TABLE and not page.data else ""
-    show.show_list(
+    if job is not None:
+        page = client.jobs.standbys(job, states=states, limit=limit)
+    else:
+        page = client.standbys.list(states=states, limit=limit)
+    as_table = call.output == "table"
+    names = _names(client, {standby.job for standby in page.data if standby.job}) if as_table else {}
+    call.show_list(
         page,
-        output,
         {
             "id": lambda row: row.id,
             "job": lambda row: names.get(row.job or "", row.job),
@@ -144,25 +120,20 @@ def list_standbys(
             "for": lambda row: show.age(row.since),
             "placement": lambda row: row.placement_reason,
         },
-        lambda row: row.id,
-        none=nothing,
+        none=_nothing(client, job) if as_table and not page.data else "",
     )
 
 
 @standbys.command()
+@remote(quiet=True)
 def wait(
+    call: Call,
     job: JobArgument,
     timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Maximum number of seconds to wait.")] = 600.0,
-    quiet: Quiet = False,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Wait until a standby of a job is READY: then a failure costs no cold restart."""
-    from clonos.cli.progress import Progress
-
-    begun = time.monotonic()
-    with connect(api, token, context) as client, Progress(f"standby of {job}", shown=not quiet) as progress:
+    client, begun = call.client, time.monotonic()
+    with Progress(f"standby of {job}", shown=not call.quiet) as progress:
         while True:
             current = client.jobs.get(job)
             rows = client.jobs.standbys(job).data
@@ -216,7 +187,9 @@ def _nothing(client: Client, job: str | None) -> str:
 
 
 @standbys.command()
+@remote(waits=True, output=Listed)
 def promote(
+    call: Call,
     job: JobArgument,
     host: Annotated[
         str | None,
@@ -226,35 +199,20 @@ def promote(
             autocompletion=completion.hosts,
         ),
     ] = None,
-    wait: Wait = True,
-    quiet: Quiet = False,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """Let a READY standby take over now: it fences the driver and replays its epoch. As `clonos job move --to`."""
-    from clonos.cli.job import operate
     from clonos.resources.jobs import MoveRequest
     from clonos.standby.states import StandbyState
 
-    with connect(api, token, context) as client:
-        ready = client.jobs.standbys(job, states={StandbyState.READY}).data
-        chosen = next((standby.host for standby in ready if host in (None, standby.host)), None)
-        if chosen is None:
-            raise StateConflict(
-                f"Job {job} has no READY standby{f' on {host}' if host else ''}.",
-                kept="nothing was changed.",
-                hint=f"see `clonos standby ls --job {job}`; `clonos job move {job}` prepares one first.",
-            )
-        operate(
-            client,
-            job,
-            lambda name: client.jobs.move(name, MoveRequest(to=chosen)),
-            wait=wait,
-            quiet=quiet,
-            output=output,
+    ready = call.client.jobs.standbys(job, states={StandbyState.READY}).data
+    chosen = next((standby.host for standby in ready if host in (None, standby.host)), None)
+    if chosen is None:
+        raise StateConflict(
+            f"Job {job} has no READY standby{f' on {host}' if host else ''}.",
+            kept="nothing was changed.",
+            hint=f"see `clonos standby ls --job {job}`; `clonos job move {job}` prepares one first.",
         )
+    operate(call, job, lambda name: call.client.jobs.move(name, MoveRequest(to=chosen)))
 
 
 def _names(client: Client, jobs: set[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -179,41 +180,32 @@ def _head(status: JobStatus, now: float) -> Text:
     )
 
 
-def _columns(status: JobStatus) -> list[tuple[str, str]]:
-    """Title and key of each column; counters that are usually zero appear once they are not."""
-    rare = [("skipped", "skipped_lanes"), ("diverged", "diverged_lanes"), ("dead", "dead_letters")]
-    rare += [("drop", "dropped"), ("late", "late_rows")]
-    return [
-        ("query", "query"),
-        ("epoch", "epoch"),
-        ("in/s", "in"),
-        ("out/s", "out"),
-        ("p50 ms", "p50"),
-        ("p99 ms", "p99"),
-        ("lag", "lag"),
-        ("recorded", "recorded_determinants"),
-        ("replayed", "replayed_determinants"),
-        *((title, key) for title, key in rare if any(query.sums[key] for query in status.queries.values())),
-    ]
+_Cells = dict[str, Callable[[str, QueryStatus], str | Text]]
 
 
-def _cell(key: str, name: str, query: QueryStatus, status: JobStatus, now: float) -> Text:
-    read, published = query.rates(now, status.started)
-    match key:
-        case "query":
-            return Text(name, "bold")
-        case "epoch":
-            return Text(str(query.epoch) if query.epoch >= 0 else "-")
-        case "in" | "out":
-            return Text(f"{read if key == 'in' else published:,.0f}")
-        case "p50" | "p99":
-            duration = query.duration_ms(0.5 if key == "p50" else 0.99)
-            return Text("-" if duration is None else f"{duration:,.0f}")
-        case "lag":
-            return Text(_lag(query))
-        case _:
-            count = query.sums[key]
-            return Text(f"{count:,}", "yellow" if count and key != "recorded_determinants" else "")
+def _columns(status: JobStatus, now: float) -> _Cells:
+    """Return the cell of each column; counters that are usually zero appear once they are not."""
+
+    def count(key: str) -> Callable[[str, QueryStatus], Text]:
+        return lambda _, query: Text(f"{query.sums[key]:,}", "yellow" if query.sums[key] else "")
+
+    def ms(share: float) -> Callable[[str, QueryStatus], str]:
+        return lambda _, query: "-" if (took := query.duration_ms(share)) is None else f"{took:,.0f}"
+
+    rare = {"skipped": "skipped_lanes", "diverged": "diverged_lanes", "dead": "dead_letters"}
+    rare |= {"drop": "dropped", "late": "late_rows"}
+    return {
+        "query": lambda name, _: Text(name, "bold"),
+        "epoch": lambda _, query: str(query.epoch) if query.epoch >= 0 else "-",
+        "in/s": lambda _, query: f"{query.rates(now, status.started)[0]:,.0f}",
+        "out/s": lambda _, query: f"{query.rates(now, status.started)[1]:,.0f}",
+        "p50 ms": ms(0.5),
+        "p99 ms": ms(0.99),
+        "lag": lambda _, query: _lag(query),
+        "recorded": lambda _, query: f"{query.sums['recorded_determinants']:,}",
+        "replayed": count("replayed_determinants"),
+        **{title: count(key) for title, key in rare.items() if any(row.sums[key] for row in status.queries.values())},
+    }
 
 
 def _lag(query: QueryStatus) -> str:
@@ -226,27 +218,24 @@ def _lag(query: QueryStatus) -> str:
 
 def _table(status: JobStatus, now: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = _columns(status)
-    for title, key in columns:
-        table.add_column(title, justify="left" if key in ("query", "lag") else "right", no_wrap=key != "lag")
+    columns = _columns(status, now)
+    for title in columns:
+        table.add_column(title, justify="left" if title in ("query", "lag") else "right", no_wrap=title != "lag")
     for name, query in sorted(status.queries.items()):
-        table.add_row(*(_cell(key, name, query, status, now) for _, key in columns))
+        table.add_row(*(cell(name, query) for cell in columns.values()))
     return table
 
 
 def _stacked(status: JobStatus, now: float, width: int) -> Group:
-    """Each query as several short lines."""
+    """Lay out each query as several short lines."""
     lines: list[Text] = []
     for name, query in sorted(status.queries.items()):
-        lines.append(Text(name, "bold"))
-        line = Text()
-        for title, key in _columns(status)[1:]:
-            cell = Text.assemble("  ", (f"{title} ", "dim"), _cell(key, name, query, status, now))
-            if line and line.cell_len + cell.cell_len > width:
-                lines.append(line)
-                line = Text()
-            line.append_text(cell)
-        lines.append(line)
+        lines += [Text(name, "bold"), Text()]
+        for title, cell in list(_columns(status, now).items())[1:]:
+            shown = Text.assemble("  ", (f"{title} ", "dim"), cell(name, query))
+            if lines[-1] and lines[-1].cell_len + shown.cell_len > width:
+                lines.append(Text())
+            lines[-1].append_text(shown)
     return Group(*lines)
 
 

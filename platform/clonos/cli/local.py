@@ -1,4 +1,4 @@
-"""``clonos up`` and ``clonos down``: the local platform on this machine."""
+"""``clonos up``, ``down`` and ``doctor``: the local platform on this machine, and a diagnosis of the machine."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clonos.cli.options import Listed, Output, echo
+from clonos.cli import show
+from clonos.cli.options import Api, Context, Listed, Output, Token, echo
 from clonos.errors import DirectoryInUse
 from clonos.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.text import Text
+
+    from clonos.doctor import Diagnosis
     from clonos.local.plan import Plan
     from clonos.local.state import State
 
@@ -105,15 +109,12 @@ def _foreground(plan: Plan, output: Output) -> None:
 
 def down(output: Listed = Output.TABLE) -> None:
     """Stop the platform of `clonos up` and its jobs. Data stays, and jobs continue with the next `clonos up`."""
-    from clonos.cli.show import show_json
     from clonos.local.stack import down as stop
     from clonos.settings import Settings
 
     stopped = stop(Settings().home.absolute())
-    if output is Output.JSON:
-        show_json({"ended": stopped})
-    else:
-        echo("Everything has stopped; data stays." if stopped else "Nothing is running.")
+    ending = "Everything has stopped; data stays." if stopped else "Nothing is running."
+    show.show({"ended": stopped}, lambda _: ending, as_json=output is Output.JSON)
 
 
 def _show(state: State, home: Path, output: Output, *, already: bool = False) -> None:
@@ -122,8 +123,6 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
 
     credentials, logs = Credentials.file(home), Folder.of(home).logs
     if output is Output.JSON:
-        from clonos.cli.show import show_json
-
         body: dict[str, Any] = {
             "api": state.api,
             "kafka": state.kafka,
@@ -133,7 +132,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
             "logs": str(logs),
             "already": already,
         }
-        show_json(body)
+        show.show_json(body)
         return
     echo("Clonos is already running." if already else "Clonos is running.")
     for name, value in {
@@ -167,3 +166,34 @@ def _other_context(home: Path) -> str | None:
 
     own = Credentials.read(home)
     return None if own is None or resolve(Settings()).api == own.api else Contexts.read().current
+
+
+def doctor(output: Listed = Output.TABLE, api: Api = None, token: Token = None, context: Context = None) -> None:
+    """Check this machine, Kafka and the control plane, and explain how to fix each problem.
+
+    Exit code 1 if a check fails; warnings do not count.
+    """
+    from clonos.doctor import diagnose
+    from clonos.settings import Settings
+
+    diagnosis = diagnose(Settings(), api=api, token=token, context=context)
+    show.show(diagnosis, _report, as_json=output is Output.JSON)
+    if diagnosis.status == "fail":
+        raise typer.Exit(1)
+
+
+def _report(diagnosis: Diagnosis) -> Text:
+    from rich.text import Text
+
+    width = max(len(check.name) for check in diagnosis.checks)
+    lines = []
+    for check in diagnosis.checks:
+        gap = " " * (6 - len(check.status))
+        lines.append(Text.assemble(show.state(check.status), gap, f"{check.name:<{width}}  ", check.what))
+        if check.status != "ok":
+            for title, text in (("", check.meaning), ("fix it: ", check.fix)):
+                if text:
+                    lines.append(Text.assemble(" " * (8 + width), (title, "bold"), (text, "" if title else "dim")))
+    counts = {status: sum(check.status == status for check in diagnosis.checks) for status in ("fail", "warn", "ok")}
+    lines.append(Text(", ".join(f"{count} {status}" for status, count in counts.items()), "dim"))
+    return Text("\n").join(lines)

@@ -1,4 +1,4 @@
-"""``clonos login``, ``logout`` and ``context``: the control planes that this user's commands reach."""
+"""``clonos login``, ``logout``, ``context`` and ``open``: the control planes that this user's commands reach."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from clonos.cli import completion
+from clonos.cli import completion, show
 from clonos.cli.options import Listed, Listing, Lists, Output, echo
-from clonos.errors import ApiError, ControlPlaneUnavailable, SpecError, Unauthenticated
+from clonos.cli.remote import Call, remote
+from clonos.errors import ApiError, ControlPlaneUnavailable, NotFound, SpecError, Unauthenticated
 
 if TYPE_CHECKING:
     from clonos.client.credentials import Credentials
@@ -97,7 +98,6 @@ def list_contexts(output: Lists = Listing.TABLE) -> None:
     """List the contexts; `*` marks the current one."""
     from rich.table import Table
 
-    from clonos.cli import show
     from clonos.client.contexts import Contexts
 
     contexts = Contexts.read()
@@ -159,7 +159,6 @@ def show_current(
     output: Listed = Output.TABLE,
 ) -> None:
     """Show a context: its address, its certificate authorities and the id of its token."""
-    from clonos.cli import show
     from clonos.client.contexts import LOCAL, Contexts
 
     contexts = Contexts.read()
@@ -175,12 +174,14 @@ def show_current(
     else:
         entry = contexts.get(shown)
     described = _described(shown, entry, current=shown == contexts.current)
-    if output is Output.JSON:
-        show.show_json(described)
-        return
-    for title, value in described.items():
-        if value not in (None, ""):
-            echo(f"{title:<8} {'yes' if value is True else 'no' if value is False else value}")
+    show.show(described, _text_of, as_json=output is Output.JSON)
+
+
+def _text_of(described: dict[str, str | bool | None]) -> str:
+    words: dict[object, str] = {True: "yes", False: "no"}
+    return "\n".join(
+        f"{title:<8} {words.get(value, value)}" for title, value in described.items() if value not in (None, "")
+    )
 
 
 def _described(name: str, entry: Credentials, *, current: bool) -> dict[str, str | bool | None]:
@@ -300,3 +301,59 @@ def _own_token(credentials: Credentials) -> Token:
             "`clonos token create NAME --role operator`."
         )
         raise Unauthenticated(f"{api} does not accept the token.", kept=nothing, hint=hint) from error
+
+
+@remote()
+def open_dashboard(
+    call: Call,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="Name or id of a job (default: the overview).",
+            show_default=False,
+            autocompletion=completion.jobs,
+        ),
+    ] = None,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the link, and open no browser.")] = False,
+) -> None:
+    """Open the dashboard in the browser, signed in by a link that works once, within a minute.
+
+    The session has the rights of your token. The first user of the link is signed in: do not share it.
+    """
+    import webbrowser
+    from urllib.parse import quote, urlencode, urlsplit
+
+    client = call.client
+    page = f"/jobs/{quote(client.jobs.get(job).name, safe='')}" if job is not None else "/"
+    try:
+        # In the fragment, which browsers do not send: the code is in no log.
+        fragment = urlencode({"code": client.tokens.sign_in_code().code})
+        path = urlsplit(client.api).path + page  # a proxy may publish the service below a path
+        link = f"{client.api}/signin?{urlencode({'next': path})}#{fragment}"
+    except NotFound:  # the control plane needs no token
+        link = client.api + page
+    if only_print:
+        echo(link)
+    elif webbrowser.open(_redirecting_file(link).as_uri()):
+        echo(f"The dashboard at {client.api} opens in the browser. Press “Sign in by link” there.")
+    else:
+        echo("No browser could be started. Open this link within a minute; it works once:", err=True)
+        echo(link)
+
+
+def _redirecting_file(link: str) -> Path:
+    """Write a file that only this user can read, and that sends a browser to `link`.
+
+    Other users of the machine can read the browser's command line, and could use the link first.
+    """
+    from html import escape
+
+    from clonos.private_folders import create_private, write_private
+    from clonos.settings import Settings
+
+    file = Settings().home.absolute() / "open.html"
+    create_private(file.parent)
+    refresh = f'<meta http-equiv="refresh" content="0; url={escape(link)}">'
+    write_private(file, f'<!doctype html><title>Clonos</title><meta name="referrer" content="no-referrer">{refresh}')
+    return file

@@ -1,14 +1,16 @@
-"""``clonos logs``: the log of a job's drivers, for people, as JSON or as it was written."""
+"""``clonos logs`` and ``clonos events``: the log of a job's drivers, and the events of the control plane."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from clonos.cli.options import Api, Context, JobArgument, Output, Token, connect, echo, seconds, until_interrupted
+from clonos.cli import completion, show
+from clonos.cli.options import JobArgument, Output, before_now, echo, until_interrupted
+from clonos.cli.remote import Call, remote
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clonos.resources.jobs import LogLines
+    from clonos.resources.service import Event
     from clonos.telemetry.log_entries import EpochSpan, LogEntry
 
 HELP: Final = """Show the log of a job's drivers and standbys; -f follows it until the job ends or Ctrl-C.
@@ -39,7 +42,9 @@ class MinimumLevel(StrEnum):
     ERROR = "error"
 
 
+@remote(output=Annotated[Output, typer.Option("--output", "-o", help="Output format; json: the unparsed lines.")])
 def logs(
+    call: Call,
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")] = False,
     level: Annotated[MinimumLevel | None, typer.Option(help="Show this level and higher ones only.")] = None,
@@ -54,29 +59,22 @@ def logs(
     epochs: Annotated[bool, typer.Option("--epochs", help="Show each line of normal epochs.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Show the lines as they were written.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print parsed lines, one JSON object per line.")] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Output format; json: the unparsed lines.")] = (
-        Output.TABLE
-    ),
-    api: Api = None,
-    token: Token = None,
-    context: Context = None,
 ) -> None:
     """See `HELP`."""
     from pydantic_core import to_json
 
-    from clonos.cli import show
     from clonos.client.jobs import ENDED
     from clonos.telemetry.log_entries import LogFilter, collapse_epochs
 
-    if raw + as_json + (output is Output.JSON) > 1:
+    if raw + as_json + call.as_json > 1:
         raise SpecError("--raw, --json and -o json exclude each other.")
-    parsed = not raw and output is not Output.JSON
-    begun = datetime.now(UTC) - timedelta(seconds=seconds(since, "--since")) if since else None
+    jobs, out = call.client.jobs, show.console()
+    parsed = not raw and not call.as_json
+    only = LogFilter(None if level is None else level.value, search, before_now(since, "--since"))
     count = tail if tail is not None else _MAX_TAIL if since else _TAIL
-    out = show.console()
 
     def write(part: LogLines) -> None:
-        if output is Output.JSON:
+        if call.as_json:
             show.show_json(part)
         elif as_json:
             for entry in part.entries:
@@ -89,13 +87,12 @@ def logs(
             for row in shown:
                 out.print(text_of(row))
 
-    with connect(api, token, context) as client, until_interrupted():
-        only = LogFilter(None if level is None else level.value, search, begun)
-        if follow and client.jobs.get(job).state not in ENDED:
-            for part in client.jobs.follow_logs(job, tail=count, only=only, parsed=parsed):
+    with until_interrupted():
+        if follow and jobs.get(job).state not in ENDED:
+            for part in jobs.follow_logs(job, tail=count, only=only, parsed=parsed):
                 write(part)
             return
-        part = client.jobs.logs(job, tail=count, only=only, parsed=parsed)
+        part = jobs.logs(job, tail=count, only=only, parsed=parsed)
         write(part)
         if count and not part.lines and not part.entries:
             echo("No line matches." if only else "The job's drivers have written no log lines.", err=True)
@@ -127,3 +124,54 @@ def _clock(moment: datetime | None) -> str:
         return " " * 8
     local = moment.astimezone()
     return local.strftime("%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%m-%d %H:%M:%S")
+
+
+@remote(output=Annotated[Output, typer.Option("--output", "-o", help="Output format; json: one API event per line.")])
+def events(
+    call: Call,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events until Ctrl-C.")] = False,
+    job: Annotated[
+        str | None, typer.Option(help="Show events of this job only (name or id).", autocompletion=completion.jobs)
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Show this type only (job.state, or the prefix job); may be repeated."),
+    ] = None,
+    after: Annotated[int, typer.Option(min=0, help="Show events after this sequence number only.")] = 0,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE", help="Show events younger than this: 90s, 10m, 2h, 1d. All of them, unless --tail is set."
+        ),
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, max=1000, help="Show the last N events (default: 50).")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show all stored events first.")] = False,
+) -> None:
+    """Show the newest events, oldest first; -f follows new ones."""
+    out = show.console()
+
+    def write(event: Event) -> None:
+        if call.as_json:
+            show.show_json(event)
+        else:
+            out.print(line_of(event))
+
+    stored, begun = call.client.events, before_now(since, "--since")
+    with until_interrupted():
+        # The start of the following is read first, so that no event between the two requests is lost.
+        newest, last = stored.newest(max(tail or 50, 1), job=job, types=types, after=after, since=begun)
+        if everything or (since and tail is None):
+            newest = stored.history(job=job, types=types, after=after, since=begun).data
+            last = max([last, *(event.seq for event in newest)])
+        for event in newest if tail != 0 else []:
+            write(event)
+        if follow:
+            for event in stored.follow(job=job, types=types, after=last):
+                write(event)
+
+
+def line_of(event: Event) -> Text:
+    """Return one event as a line: number, time, type and sentence."""
+    from rich.text import Text
+
+    return Text.assemble((f"{event.seq:>6}  {show.clock(event.at)}  {event.type:<18}  ", "dim"), event.text)

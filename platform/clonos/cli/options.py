@@ -1,4 +1,4 @@
-"""Options that several commands share, such as ``--api``, and the REST client that these options configure."""
+"""Options that several commands share, and how commands print, ask and read their values."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from clonos.cli import completion
-from clonos.errors import SpecError, Unauthenticated
+from clonos.errors import SpecError
 from clonos.telemetry.printable import printable, printable_json
-
-if TYPE_CHECKING:
-    from clonos.client import Client
-
 
 _LONGEST_S = 1e10
 _REPEAT_S = 0.05
@@ -75,6 +72,8 @@ Listed = Annotated[Output, typer.Option("--output", "-o", help="Output format.")
 Lists = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results (default: all).")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the operation is complete.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="Take over the job from another platform that has claimed its causal log.")
 ]
@@ -96,6 +95,15 @@ ClusterName = Annotated[
         autocompletion=completion.clusters,
     ),
 ]
+PublishAgain = Annotated[
+    bool,
+    typer.Option("--publish-again", help="With --from: allow duplicates of the records published after that point."),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(help="A topic to which the job publishes; name all of them (default: those in the causal log)."),
+]
+Observed = Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Name or id of the job.", autocompletion=completion.jobs)
 ]
@@ -133,37 +141,8 @@ Context = Annotated[
 
 
 @contextmanager
-def connect(
-    api: str | None, token: str | None, context: str | None, *, patience_s: float = 5.0, timeout_s: float = 30.0
-) -> Iterator[Client]:
-    """Yield a client for the control plane that the options, the environment or the stored contexts name.
-
-    While the control plane is unavailable or busy, the client retries a request for `patience_s` seconds. One response
-    takes at most `timeout_s` seconds.
-    """
-    from stamina.instrumentation import set_on_retry_hooks
-
-    from clonos.client import Client
-    from clonos.client.contexts import resolve
-    from clonos.settings import Settings
-
-    # The default hook logs to stdout, between the lines of the output. A timeout raises an error anyway.
-    set_on_retry_hooks([])
-    chosen = resolve(Settings(), api=api, token=token, context=context)
-    with Client(chosen.api, chosen.token, patience_s=patience_s, timeout_s=timeout_s, ca=chosen.ca) as client:
-        try:
-            yield client
-        except Unauthenticated as error:
-            hint = (
-                f"log in with `clonos login {chosen.api}`, or set CLONOS_TOKEN (or --token) to a valid token; "
-                "`clonos up` writes one for its own control plane."
-            )
-            raise Unauthenticated(f"{chosen.api}: {error.what}", kept=error.kept, hint=hint) from error
-
-
-@contextmanager
 def until_interrupted() -> Iterator[None]:
-    """End on Ctrl-C or SIGTERM without an error."""
+    """Run a block that ends on Ctrl-C or SIGTERM without an error."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -185,10 +164,30 @@ def until_interrupted() -> Iterator[None]:
         sys.unraisablehook = report
 
 
-def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+@contextmanager
+def valid(invalid: str, *, hint: str = "") -> Iterator[None]:
+    """Turn a pydantic error of the block into a `SpecError`, which begins with `invalid`, such as ``Invalid token``."""
+    from pydantic import ValidationError
+
+    from clonos.documents import explain
+
+    try:
+        yield
+    except ValidationError as error:
+        raise SpecError(f"{invalid}: {explain(error)}.", hint=hint) from error
+
+
+def chosen(text: str, option: str, values: Sequence[str]) -> str:
+    """Return the value of an option, which is one of `values`; raise `SpecError` if it is not."""
+    if text not in values:
+        raise SpecError(f"{option} {text} is unknown.", hint=f"use one of {', '.join(values)}.")
+    return text
+
+
+def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
     """Parse the ``name=value`` texts of the command line option `option`: name → value."""
     values = {}
-    for text in texts:
+    for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise SpecError(f"{option} {text!r} is not name=value.")
@@ -205,3 +204,8 @@ def seconds(text: str, option: str) -> int:
     except ValueError as error:
         hint = "use a number with s, m (min), h or d, such as 12h."
         raise SpecError(f"{option} {text} is not a duration.", hint=hint) from error
+
+
+def before_now(age: str | None, option: str) -> datetime | None:
+    """Return the time that is as long ago as the value of the command line option `option` says."""
+    return datetime.now(UTC) - timedelta(seconds=seconds(age, option)) if age else None

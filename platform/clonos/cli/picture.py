@@ -1,25 +1,45 @@
-"""The view of one job in ``clonos job inspect``: state, host, figures, last recovery and last error."""
+"""The view of one job: state, host, figures, last recovery and last error; drawn once, or until the job ends."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clonos.cli.show import age, clock, duration, number, state
-from clonos.errors import NotFound
+from clonos.cli.logs import line_of
+from clonos.cli.options import echo, until_interrupted
+from clonos.cli.show import age, clock, console, duration, facts, number, show_json, state, table
+from clonos.client.jobs import ENDED
+from clonos.client.responses import error_of_failure
+from clonos.errors import ClonosError, NotFound
 from clonos.resources.clusters import Cluster
-from clonos.resources.jobs import Executors, Generation, Job, JobException, JobState, Metrics, Recovery, Run
+from clonos.resources.jobs import (
+    DesiredState,
+    Executors,
+    Generation,
+    Job,
+    JobException,
+    JobState,
+    Metrics,
+    Recovery,
+    Run,
+)
 from clonos.resources.lag import lag_of_job
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clonos.cli.show import Cell
     from clonos.client import Client
 
-
+_POLL_S: Final = 0.5
 _MOVING: Final = frozenset({JobState.STARTING, JobState.RECOVERING, JobState.STOPPING, JobState.CANCELLING})
 
 
@@ -98,37 +118,35 @@ def _head(job: Job) -> Text:
 
 
 def _details(inspection: Inspection) -> Table:
-    job, generation = inspection.job, inspection.generation
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column()
-    table.add_row("id", job.id)
-    table.add_row("generation", _generation(job, generation))
-    process = (
-        f", process {inspection.run.pid}" if job.host and inspection.run and inspection.run.state == "RUNNING" else ""
-    )
-    table.add_row("runs on", f"{job.host}{process}" if job.host else "no host")
-    if job.spec.spec.cluster:
-        table.add_row("cluster", _used_cluster(job.spec.spec.cluster, inspection.cluster))
-    if inspection.run is not None and inspection.run.cluster and inspection.run.application_id:
-        application = filter(None, (inspection.run.application_id, inspection.run.spark_ui))
-        table.add_row("application", Text(" ".join(application)))
-        if inspection.run.executors is not None:
-            table.add_row("executors", _executors(inspection.run.executors))
+    job, run, cluster = inspection.job, inspection.run, inspection.job.spec.spec.cluster
+    process = f", process {run.pid}" if job.host and run and run.state == "RUNNING" else ""
+    rows: dict[str, Cell] = {
+        "id": job.id,
+        "generation": _generation(job, inspection.generation),
+        "runs on": f"{job.host}{process}" if job.host else "no host",
+    }
+    if cluster:
+        rows["cluster"] = _used_cluster(cluster, inspection.cluster)
+    if run is not None and run.cluster and run.application_id:
+        rows["application"] = " ".join(filter(None, (run.application_id, run.spark_ui)))
+        if run.executors is not None:
+            rows["executors"] = _executors(run.executors)
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
         # While a job starts, the driver of another version finishes the epochs in doubt that this version planned.
         update = f"; update it with `clonos job restart {job.name}`" if job.state == "RUNNING" else ""
         version += f" (the driver runs {job.observed_version}{update})"
-    table.add_row("version", version)
-    table.add_row("restarts", str(job.restarts))
-    lag = _lag(inspection.metrics) if job.state == "RUNNING" else None
-    table.add_row("lag", f"{number(lag)} records" if lag is not None else "unknown: no driver reports it")
-    table.add_row("created by", job.created_by)
-    table.add_row("created", clock(job.created_at))
+    lag = lag_of_job(query.lag for query in inspection.metrics.queries.values()) if job.state == "RUNNING" else None
+    rows |= {
+        "version": version,
+        "restarts": str(job.restarts),
+        "lag": f"{number(lag)} records" if lag is not None else "unknown: no driver reports it",
+        "created by": job.created_by,
+        "created": clock(job.created_at),
+    }
     if job.labels:
-        table.add_row("labels", ", ".join(f"{key}={value}" for key, value in sorted(job.labels.items())))
-    return table
+        rows["labels"] = ", ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
+    return facts(rows)
 
 
 def _used_cluster(name: str, cluster: Cluster | None) -> Text:
@@ -137,13 +155,13 @@ def _used_cluster(name: str, cluster: Cluster | None) -> Text:
     return Text.assemble(name, "  ", state(cluster.state), f"  {cluster.spec.ui}" if cluster.spec.ui else "")
 
 
-def _executors(executors: Executors) -> Text:
+def _executors(executors: Executors) -> str:
     lines = [f"{executors.registered} of {executors.wanted} registered"]
     for executor in executors.listed:
         lines.append(f"{executor.id} on {executor.host}, {executor.cores} cores  {executor.stderr}".rstrip())
     if executors.registered > len(executors.listed):
         lines.append(f"{executors.registered - len(executors.listed)} more are not listed")
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _generation(job: Job, generation: Generation | None) -> str:
@@ -154,45 +172,26 @@ def _generation(job: Job, generation: Generation | None) -> str:
     return f"{job.generation} since {clock(generation.claimed_at)}, cause: {generation.cause}"
 
 
-def _lag(metrics: Metrics) -> int | None:
-    return lag_of_job(query.lag for query in metrics.queries.values())
-
-
 def _queries(metrics: Metrics) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("query")
-    for title in (
-        "epoch",
-        "records in",
-        "out",
-        "in/s",
-        "out/s",
-        "p50",
-        "p99",
-        "lag",
-        "replayed",
-        "skipped",
-        "dead",
-        "late",
-    ):
-        table.add_column(title, justify="right")
-    for name, query in sorted(metrics.queries.items()):
-        table.add_row(
-            name,
-            str(query.epoch) if query.epoch >= 0 else "-",
-            number(query.records_in),
-            number(query.records_out),
-            f"{query.records_in_per_s:.1f}",
-            f"{query.records_out_per_s:.1f}",
-            duration(query.epoch_ms_p50) or "-",
-            duration(query.epoch_ms_p99) or "-",
-            number(sum(query.lag.values())) if query.lag else "-",
-            number(query.replayed_determinants),
-            number(query.skipped_lanes),
-            number(query.dead_letters),
-            number(query.late_rows),
-        )
-    return table
+    of = metrics.queries
+    return table(
+        sorted(of),
+        {
+            "query": lambda name: name,
+            "epoch#": lambda name: str(of[name].epoch) if of[name].epoch >= 0 else None,
+            "records in#": lambda name: number(of[name].records_in),
+            "out#": lambda name: number(of[name].records_out),
+            "in/s#": lambda name: f"{of[name].records_in_per_s:.1f}",
+            "out/s#": lambda name: f"{of[name].records_out_per_s:.1f}",
+            "p50#": lambda name: duration(of[name].epoch_ms_p50),
+            "p99#": lambda name: duration(of[name].epoch_ms_p99),
+            "lag#": lambda name: number(sum(of[name].lag.values())) if of[name].lag else None,
+            "replayed#": lambda name: number(of[name].replayed_determinants),
+            "skipped#": lambda name: number(of[name].skipped_lanes),
+            "dead#": lambda name: number(of[name].dead_letters),
+            "late#": lambda name: number(of[name].late_rows),
+        },
+    )
 
 
 def _recovery(recovery: Recovery) -> Iterator[Text]:
@@ -213,7 +212,7 @@ def _recovery(recovery: Recovery) -> Iterator[Text]:
 
 
 def hosts_of(recovery: Recovery) -> str:
-    """The host of a recovery, or the hosts before and after it, as text."""
+    """Return the host of a recovery, or the hosts before and after it, as text."""
     moved = recovery.to_host not in (None, recovery.from_host)
     return f"{recovery.from_host} → {recovery.to_host}" if moved else recovery.from_host
 
@@ -233,3 +232,69 @@ def _error(inspection: Inspection) -> Iterator[RenderableType]:
         yield Text.assemble(("  Kept safe: ", "dim"), failure.kept)
     if failure.hint:
         yield Text.assemble(("  What to do: ", "dim"), failure.hint)
+
+
+def watch(client: Client, name: str, *, as_json: bool = False) -> None:
+    """Watch a job until it ends or Ctrl-C; if the job has failed, raise its error."""
+    job, interrupted = client.jobs.get(name), True
+    out = console()
+    with until_interrupted():
+        live = out.is_terminal and not as_json
+        job = _draw(client, job.id, out) if live else _print_events(client, job, as_json=as_json)
+        interrupted = False
+    if interrupted:
+        job = client.jobs.get(job.id)
+    if job.state is JobState.FAILED and job.failure is not None:
+        raise error_of_failure(job.failure)
+    if not as_json:
+        out.print(Text.assemble((job.name, "bold"), " is ", state(job.state), "."))
+
+
+def is_over(job: Job) -> bool:
+    """Whether the job has ended and no start is requested."""
+    starting = job.desired_state is DesiredState.RUNNING and job.state in (JobState.STOPPED, JobState.CANCELED)
+    return job.state in ENDED and not starting
+
+
+def _draw(client: Client, job: str, out: Console) -> Job:
+    inspection = fetch(client, job)
+    with Live(picture(inspection), console=out, auto_refresh=False, transient=True) as live:
+        while True:
+            inspection = _refresh(client, job, inspection)
+            live.update(picture(inspection), refresh=True)
+            if is_over(inspection.job):
+                break
+            time.sleep(_POLL_S)
+    out.print(picture(inspection))
+    return inspection.job
+
+
+def _refresh(client: Client, job: str, before: Inspection) -> Inspection:
+    """The current data, or `before` if the control plane is unavailable for a moment."""
+    try:
+        return fetch(client, job)
+    except ClonosError as error:
+        if not error.retry:
+            raise
+        return before
+
+
+def _print_events(client: Client, job: Job, *, as_json: bool) -> Job:
+    """Print the current state in one line, then each new event."""
+    _, newest = client.events.newest(1, job=job.id)
+    job = client.jobs.get(job.id)  # after the request above, so that no change is missed
+    if not as_json:
+        echo(f"{job.name} is {job.state}, generation {job.generation}.")
+    if is_over(job):
+        return job
+    stop = threading.Event()
+    for event in client.events.follow(job=job.id, after=newest, stop=stop):
+        if as_json:
+            show_json(event)
+        else:
+            echo(line_of(event).plain)
+        if event.type.startswith("job."):
+            job = client.jobs.get(job.id)
+            if is_over(job):
+                stop.set()
+    return job

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import typer
-
+from clonos.cli import show
 from clonos.cli.options import echo
 from clonos.errors import ClonosError, NoHost, WaitTimeout
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from clonos.cli.options import Output
+    from clonos.cli.remote import Call
     from clonos.client import Client
     from clonos.resources.jobs import Job
     from clonos.resources.service import Operation
@@ -34,8 +33,7 @@ _WORKS_S: Final = 180.0  # for the first epochs of a started job
 _FIRST_S: Final = 20.0  # in which a query that never finished an epoch either does, or has no input
 _HOST_S: Final = 10.0  # for a free slot, if there are hosts
 _PLACED_S: Final = 3.0
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+_WITHOUT_DRIVER: Final = ("CREATED", "STOPPED", "FAILED", "FINISHED")  # states of jobs
 
 
 class Progress:
@@ -97,9 +95,7 @@ class Progress:
         if self._phase is None:
             self._usual_s = self._ask_usual()
         if self._console is None:
-            from clonos.cli.show import console
-
-            self._console = console(stderr=True)
+            self._console = show.console(stderr=True)
         text = ", ".join(filter(None, (f"{self._what}: {phase}", detail, self._times(left_s))))
         if self._console.is_terminal:
             self._rewrite(self._console, text)
@@ -128,43 +124,63 @@ class Progress:
         return text if left_s is None else f"{text}, about {_seconds(max(left_s, 1))} left"
 
 
-def completed(
-    client: Client, operation: Operation, name: str, *, quiet: bool, output: Output | None = None
-) -> Operation:
-    """Wait until an operation is completed, and show the progress, except with JSON output.
+def completed(call: Call, operation: Operation, name: str) -> Operation:
+    """Wait until an operation is completed, and show the progress.
 
     Args:
-        client: The control plane.
+        call: The call of the command.
         operation: The operation, as the request returned it.
         name: Name of the job, savepoint or cluster.
-        quiet: Show nothing.
-        output: Output format of the command.
 
     Raises:
         NoHost: The operation waits for a host, and none is READY.
         ClonosError: The operation failed.
     """
-    what = f"{operation.kind.replace('-', ' ')} of {name}"
+    client = call.client
     patience = _HostPatience(client)
-    with Progress(what, shown=not quiet and output != "json", usual_s=lambda: _usual_s(client, operation)) as progress:
+    with _progress(
+        call, f"{operation.kind.replace('-', ' ')} of {name}", lambda: _usual_s(client, operation)
+    ) as progress:
 
-        def show(current: Operation) -> None:
+        def report(current: Operation) -> None:
             if current.kind in _STARTS and current.job is not None:
                 patience.check(client.jobs.get(current.job))
             if progress.due:
                 progress.show(_phase(client, current))
 
-        return client.operations.wait(operation, on_poll=show)
+        return client.operations.wait(operation, on_poll=report)
 
 
-def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
-    """Wait until a new job works, and show the progress, except with JSON output.
+def operate(call: Call, job: str, request: Callable[[str], Operation], *, starts: bool = False) -> None:
+    """Send a request for an operation on a job, wait for its end, and print the job's state.
+
+    With `starts`, wait until a job without a driver works again.
+    """
+    client = call.client
+    begins = starts and call.wait and client.jobs.get(job).state in _WITHOUT_DRIVER
+    operation = request(job)
+    if call.wait:
+        operation = completed(call, operation, job)
+        if begins:
+            working(call, job)
+    if call.as_json:
+        show.show_json(operation)
+        return
+    current = client.jobs.get(job)
+    where = f" on {current.host}" if current.host and current.state in ("RUNNING", "STARTING", "RECOVERING") else ""
+    echo(f"{current.name} is {current.state}{where}, generation {current.generation}.")
+    if not call.wait:
+        echo(f"The operation is {operation.id}.", err=True)
+    for name, value in operation.result.items():
+        echo(f"{name}: {value}")
+
+
+def running(call: Call, job: Job) -> Job:
+    """Wait until a new job works, and show the progress.
 
     Args:
-        client: The control plane.
+        call: The call of the command.
         job: The job, as the request returned it.
-        quiet: Show nothing.
-        output: Output format of the command.
 
     Returns:
         The job, which works, or was stopped by another request.
@@ -173,20 +189,28 @@ def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
         NoHost: No host runs the job.
         ClonosError: As `working`.
     """
-    from clonos.client.responses import error_of_failure
-
-    shown = not quiet and output != "json"
+    client = call.client
     patience = _HostPatience(client)
-    with Progress(f"start of {job.name}", shown=shown, usual_s=lambda: _starts_usually_s(client)) as progress:
+    with _progress(call, f"start of {job.name}", lambda: _starts_usually_s(client)) as progress:
         while job.state in ("CREATED", "STARTING", "RECOVERING"):
             time.sleep(_POLL_S)
             job = client.jobs.get(job.id)
             patience.check(job)
             progress.show(f"{job.state} on {job.host}" if job.host else str(job.state))
+    _raise_failure(job)
+    working(call, job.id)
+    return client.jobs.get(job.id)
+
+
+def _progress(call: Call, what: str, usual_s: Callable[[], float | None] = lambda: None) -> Progress:
+    return Progress(what, shown=not call.quiet and not call.as_json, usual_s=usual_s)
+
+
+def _raise_failure(job: Job) -> None:
+    from clonos.client.responses import error_of_failure
+
     if job.state == "FAILED" and job.failure is not None:
         raise error_of_failure(job.failure)
-    working(client, job.id, quiet=quiet, output=output)
-    return client.jobs.get(job.id)
 
 
 def placed(client: Client, job: Job) -> None:
@@ -226,28 +250,23 @@ class _HostPatience:
         raise error_of_failure(failure.model_copy(update={"kept": kept}))
 
 
-def working(client: Client, job: str, *, quiet: bool, output: Output) -> None:
+def working(call: Call, job: str) -> None:
     """Wait until each query of a started job has finished an epoch, or has no input: before, it may fail any moment.
 
     A query that never finished an epoch may have no input, which nobody reports: it has `_FIRST_S` seconds to fail.
 
     Args:
-        client: The control plane.
+        call: The call of the command.
         job: Name or id of the job.
-        quiet: Show nothing.
-        output: Output format of the command.
 
     Raises:
         WaitTimeout: A query has input, and has not finished an epoch in time.
         ClonosError: The job failed; the class is that of its error.
     """
-    from clonos.client.responses import error_of_failure
-
+    client = call.client
     began = time.monotonic()
     current = client.jobs.get(job)
-    with Progress(
-        f"first epoch of {current.name} (at most {_WORKS_S:.0f} s)", shown=not quiet and output != "json"
-    ) as progress:
+    with _progress(call, f"first epoch of {current.name} (at most {_WORKS_S:.0f} s)") as progress:
         while current.state in ("STARTING", "RUNNING", "RECOVERING"):
             waited_s = time.monotonic() - began
             awaited = _awaited(client, current, may_have_no_input=waited_s > _FIRST_S)
@@ -266,8 +285,7 @@ def working(client: Client, job: str, *, quiet: bool, output: Output) -> None:
             progress.show(f"{current.state} on {current.host}")
             time.sleep(_POLL_S)
             current = client.jobs.get(job)
-    if current.state == "FAILED" and current.failure is not None:
-        raise error_of_failure(current.failure)
+    _raise_failure(current)
 
 
 def _awaited(client: Client, job: Job, *, may_have_no_input: bool) -> list[str]:

@@ -112,8 +112,8 @@ def run(
             loaded.spec.name, output, write_line, live=not plain and settings.log_format == "console"
         ) as report:
             options = RunOptions(
-                params=pairs(param or [], "--param"),
-                conf=pairs(conf or [], "--conf"),
+                params=pairs(param, "--param"),
+                conf=pairs(conf, "--conf"),
                 checkpoint=checkpoint or "",
                 owners=tuple(owner or ()),
                 platform=identity,

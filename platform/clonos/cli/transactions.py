@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Listing, Lists, confirm, echo
+from clonos.cli import show
+from clonos.cli.options import Listing, Lists, Yes, confirm, echo
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="Show and abort open transactions of Kafka.")
@@ -25,7 +26,6 @@ def list_transactions(
     import msgspec
     from rich.table import Table
 
-    from clonos.cli import show
     from clonos.embedded.jars import ensure_jars
     from clonos.embedded.reachable import reachable_kafka
     from clonos.settings import Settings
@@ -58,7 +58,7 @@ def list_transactions(
 def abort(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Transactional ids.")] = None,
     job: Annotated[str | None, typer.Option(help="Abort all open transactions of this job.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Abort open transactions, and fence their producers. A running job replays its epoch; nothing is lost."""
     from clonos.embedded.jars import ensure_jars

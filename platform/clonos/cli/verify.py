@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Output, echo
-from clonos.cli.progress import Progress, Quiet
+from clonos.cli.options import Listed, Observed, Output, Quiet, Topics, echo
+from clonos.cli.progress import Progress
 
 if TYPE_CHECKING:
     from clonos.audit.output_audit import OutputAudit
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 def verify(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=completion.jobs)],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(help="A topic to which the job publishes; name all of them (default: those in the causal log)."),
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")] = 10.0,
+    topic: Topics = None,
+    seconds: Observed = 10.0,
     quiet: Quiet = False,
     output: Listed = Output.TABLE,
 ) -> None:
@@ -49,21 +46,22 @@ def verify(
     if output is Output.JSON:
         echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:
-        print_verification(result)
+        echo(findings(result))
         echo(f"For the dashboard: clonos job verify {job}")
     if not result.clean:
         raise typer.Exit(1)
 
 
-def print_verification(result: OutputAudit | Verification) -> None:
-    """Print what an audit of a job's output proved and found."""
-    for query, (first, last) in sorted(result.verified.items()):
-        echo(f"{query}: verified from epoch {first} through epoch {last}.")
+def findings(result: OutputAudit | Verification) -> str:
+    """Return what an audit of a job's output proved and found, as lines."""
+    lines = [
+        f"{query}: verified from epoch {first} through epoch {last}."
+        for query, (first, last) in sorted(result.verified.items())
+    ]
     if result.verified:
-        echo(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
-    for lane in result.repeated:
-        echo(f"Published twice: {lane}.")
-    for epoch in result.incomplete:
-        echo(f"Markers are missing: {epoch}.")
+        lines.append(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
+    lines += [f"Published twice: {lane}." for lane in result.repeated]
+    lines += [f"Markers are missing: {epoch}." for epoch in result.incomplete]
     if result.reason:
-        echo(f"Not verified. {result.reason}")
+        lines.append(f"Not verified. {result.reason}")
+    return "\n".join(lines)

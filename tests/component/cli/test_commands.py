@@ -19,7 +19,7 @@ from typer.testing import Result
 
 from clonos import errors
 from clonos.cli import host as host_commands
-from clonos.cli import progress, watching
+from clonos.cli import picture, progress
 from clonos.cli.app import main
 from clonos.cli.options import until_interrupted
 from clonos.client.contexts import resolve
@@ -829,8 +829,8 @@ def test_watch_draws_on_a_terminal_until_the_job_ends(
 ) -> None:
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, width=120)
-    monkeypatch.setattr(watching, "console", lambda: terminal)
-    monkeypatch.setattr(watching, "_POLL_S", 0.01)
+    monkeypatch.setattr(picture, "console", lambda: terminal)
+    monkeypatch.setattr(picture, "_POLL_S", 0.01)
     service.add("wordcount")
 
     def finish() -> None:
