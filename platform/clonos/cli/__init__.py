@@ -1,10 +1,11 @@
 """The ``clonos`` command.
 
-One module per command group: `job`, `checkpoint`, `recovery`, `host`, `access`, `events`, … use a control plane through
-`clonos.client`; `run`, `lint`, `demo`, `doctor`, `local`, `kafka` and `causal_log` work on this machine. Shared parts:
+Modules hold related command groups: `job`, `checkpoint`, `job_history`, `host`, `access`, `logs`, … use a control plane
+through `clonos.client`; `run`, `lint`, `demo`, `local`, `kafka` and `causal_log` work on this machine. Shared parts:
 
 - `app` builds the command tree and is the only mapping from errors to exit codes (`ClonosError.exit_code`).
-- `options` defines the options of all commands and connects to the control plane.
+- `remote` connects a command to the control plane, and adds the options for this, for output and for waiting.
+- `options` defines the other options that commands share; `progress` waits for operations and jobs.
 - `show` prints REST bodies as tables, JSON lines or names; `picture` draws one job, `live` a local run.
 
 Rules:

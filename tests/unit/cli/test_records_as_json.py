@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from clonos.cli.options import echo
 from clonos.cli.kafka import _as_json
+from clonos.cli.options import echo
 
 
 class Record:
