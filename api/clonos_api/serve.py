@@ -87,7 +87,7 @@ def serve(settings: ApiSettings) -> int:
         backlog=_BACKLOG,
     )
     server = _Server(config, app.state.replica, url)
-    # After its shutdown uvicorn raises the signal again; that is no failure.
+    # After its shutdown uvicorn raises the signal again; that is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ignore_signal)
     if settings.ready_file is not None:

@@ -39,7 +39,7 @@ _RESERVED: Final = {
     "failondataloss": "lost input must stop the job",
     "includeheaders": "headers are always included",
     "kafka.bootstrap.servers": "use the settings CLONOS_KAFKA__…",
-    "kafka.isolation.level": "records of aborted transactions are no input",
+    "kafka.isolation.level": "records of aborted transactions are not input",
     "kafka.group.id": "the job's progress has its own group",
 }
 

@@ -123,7 +123,7 @@ class Platform:
             reconcile=True,
             shared_checkpoints=str(self._folder / "shared"),
             host_lease_s=LEASE_S,
-            standby_heartbeat_s=1.0,  # several drivers share two cores: a slow heartbeat is no failure here
+            standby_heartbeat_s=1.0,  # several drivers share two cores: a slow heartbeat is not a failure here
             limits={"requests_per_s": 10_000, "burst": 100_000},
         )
 

@@ -196,7 +196,7 @@ def test_a_bad_version_is_left_by_the_commands_that_the_messages_name(stack: Sta
     stack.cli("apply", bad, "--no-start")
     epoch = str(job.newest_epoch("scored") + 1)
     refused = stack.run("job", "resolve", "cards", "--query", "scored", "--epoch", epoch, "--new-code", "--yes")
-    assert refused.returncode != 0, "a start that fails seconds later is no success"
+    assert refused.returncode != 0, "a start that fails seconds later is not a success"
     failure = job.await_failure()
     assert failure.error == "job-code-failed", failure
     codes = job.codes_in_doubt()

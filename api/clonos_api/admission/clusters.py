@@ -33,7 +33,7 @@ _SET_BY_FIELDS: Final = {
 
 
 def check_description(cluster: ClusterSpec) -> list[FieldProblem]:
-    """Return the problems of a submitted description: limits, secrets that are no references, fixed settings."""
+    """Return the problems of a submitted description: limits, secrets that are not references, fixed settings."""
     problems = [
         *spec_checks.check_labels(cluster.metadata.labels),
         *spec_checks.check_size(cluster, "the description"),

@@ -85,7 +85,7 @@ def check_location(location: str, field: str) -> list[FieldProblem]:
         return [FieldProblem(field=field, what="this is neither a path nor a URI")]
     if parsed.scheme.lower() not in _SCHEMES:
         hint = f"use a path, or one of {', '.join(sorted(filter(None, _SCHEMES)))}."
-        return [FieldProblem(field=field, what=f"{parsed.scheme}: is no file system for checkpoints", hint=hint)]
+        return [FieldProblem(field=field, what=f"{parsed.scheme}: is not a file system for checkpoints", hint=hint)]
     # abfss://container@account… names no user.
     named = parsed.username is not None and not parsed.scheme.startswith("abfs")
     if named or parsed.password is not None or parsed.query or parsed.fragment:
@@ -153,7 +153,7 @@ def _check_spark_conf(conf: Mapping[str, str], *, on_cluster: bool) -> Iterator[
         path = f"spec.sparkConf.{shown(name)}"
         refused = _refused(name)
         if not SPARK_KEY.fullmatch(name):
-            yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
+            yield FieldProblem(field=path, what="this is not a setting of Spark", hint="names start with 'spark.'.")
         elif refused is not None:
             yield FieldProblem(field=path, what=refused, hint="leave it out; who runs the agents can set it there.")
         elif name not in SPARK and not name.startswith(SPARK_PREFIXES):
@@ -168,7 +168,7 @@ def _check_spark_conf(conf: Mapping[str, str], *, on_cluster: bool) -> Iterator[
 def check_setting(name: str, value: str, path: str) -> Iterator[FieldProblem]:
     """Return the problems of a setting of Spark that an admin writes: any, except those of exactly-once delivery."""
     if not SPARK_KEY.fullmatch(name):
-        yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
+        yield FieldProblem(field=path, what="this is not a setting of Spark", hint="names start with 'spark.'.")
     elif _refused(name) == PROMISE:
         yield FieldProblem(field=path, what=PROMISE, hint="leave it out.")
     else:

@@ -65,7 +65,7 @@ class Attempt:
 
     @classmethod
     def decode(cls, cookie: str, state: str) -> Attempt:
-        """Return the attempt of a cookie; `Unauthenticated` if it is none, or has not the state of the redirect."""
+        """Return the attempt of a cookie; `Unauthenticated` if it is none, or has another state than the redirect."""
         try:
             attempt = cls(**json.loads(urlsafe_b64decode(cookie)))
             if hmac.compare_digest(attempt.state.encode(), state.encode()):
@@ -231,7 +231,7 @@ class IdentityProvider:
         except (httpx2.HTTPError, ValueError) as error:
             raise _unavailable(error) from error
         if not isinstance(answer, dict):
-            raise IdentityProviderUnavailable("The identity provider's answer is no JSON object.")
+            raise IdentityProviderUnavailable("The identity provider's answer is not a JSON object.")
         return answer
 
 

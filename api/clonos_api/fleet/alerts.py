@@ -15,7 +15,7 @@ from clonos.resources.recovery_descriptions import PLANNED
 from clonos_api.fleet.lines import DISCONNECTED, Board, Head, Last, Line
 
 Severity = Literal["warning", "critical"]
-# A standby needs this time to become READY again; earlier, its absence is no news.
+# A standby needs this time to become READY again; a missing standby counts only after that.
 STANDBY_HOLD_S: Final = 60.0
 # While this much is free, the alert itself can still be stored.
 _LITTLE_FREE_BYTES: Final = 500_000_000

@@ -38,7 +38,8 @@ class Estimates:
     Attributes:
         warm_s: Job id → time without output until a standby had taken over, in seconds.
         cold_s: The same until a new driver process had started.
-        any_warm_s: As `warm_s`, over all jobs; `any_cold_s` likewise.
+        any_warm_s: As `warm_s`, over all jobs.
+        any_cold_s: As `cold_s`, over all jobs.
         steps_s: Time of the phases of a takeover after a crash that no standby rehearses, over all jobs, in seconds.
         ready_s: Time from the placement of a standby until it was READY, of those that are READY now.
     """

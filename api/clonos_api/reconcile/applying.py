@@ -199,7 +199,7 @@ async def _begin_recovery(
     attempt = run.attempts + (run.state in ("STOPPING", "EXITED", "PENDING"))
     if decision.cause in ("crash", "shutdown") and await generations.claimed_by(session, job.id, run.id, attempt):
         # The driver reported this recovery before its agent did, without the reason; the end of a driver that was
-        # stopped is no failure to it.
+        # stopped is not a failure of the job.
         newest = await generations.newest(session, job.id)
         if decision.cause == "shutdown" and newest is not None:
             await _explain_claim(session, job, run, decision, newest)

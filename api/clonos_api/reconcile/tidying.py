@@ -93,7 +93,7 @@ async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment:
     if job.state in jobs.SETTLED or job.deleted_at is not None:
         return "ABANDONED"
     failed, newest = row.body["failed_generation"], await recoveries.newest_since(session, row)
-    # Its first epoch was reported before its begin, or the generation that was reported as failed continues.
+    # Its first epoch was reported before its beginning, or the generation that was reported as failed continues.
     alive = newest == failed == job.generation and job.state == JobState.RUNNING
     if alive and job.moving is not None and row.body["cause"] in PLANNED:
         return None  # the driver runs until the standby claims the log

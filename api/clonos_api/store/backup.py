@@ -100,7 +100,7 @@ def create(url: str, directory: Path) -> Manifest:
     The directory appears when the backup is complete.
 
     Raises:
-        StateConflict: The directory exists, or the tables have not the revision of this version of Clonos.
+        StateConflict: The directory exists, or the tables do not have the revision of this version of Clonos.
         NotFound: There is no such SQLite file.
         DatabaseUnavailable: The database does not answer.
     """
@@ -135,9 +135,11 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = Manifest.model_validate_json((directory / MANIFEST_FILE).read_bytes())
         digest = _digest(directory / DATABASE_FILE)
     except OSError as error:
-        raise BackupDamaged(f"{directory} is no backup: {error.strerror} ({error.filename}).") from error
+        raise BackupDamaged(f"{directory} is not a backup: {error.strerror} ({error.filename}).") from error
     except ValidationError as error:
-        raise BackupDamaged(f"{directory / MANIFEST_FILE} is no manifest that this version of Clonos reads.") from error
+        raise BackupDamaged(
+            f"{directory / MANIFEST_FILE} is not a manifest that this version of Clonos reads."
+        ) from error
     if digest != manifest.sha256:
         raise BackupDamaged(f"{directory / DATABASE_FILE} has changed since the backup.")
     return manifest

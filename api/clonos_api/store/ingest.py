@@ -193,7 +193,7 @@ def read_lines(
         The events, None for an unreadable line, and the new number of ingested bytes.
 
     Raises:
-        SpecError: Byte `have` is not at the begin of a line, so the lines are from another file.
+        SpecError: Byte `have` is not at the beginning of a line, so the lines are from another file.
     """
     events: list[DriverEvent | None] = []
     if offset > have:

@@ -230,7 +230,7 @@ async def _record_return(
 
 
 def silent_since(row: RecoveryRow, metrics: Mapping[str, Any]) -> datetime:
-    """Since when a job in recovery has no output: the begin of the first of several failures in succession.
+    """Since when a job in recovery has no output: the beginning of the first of several failures in succession.
 
     In a planned move, and in a false takeover, the old driver still publishes: the last output of those of its queries
     that have not returned, as the job's `metrics` show it.
@@ -269,7 +269,7 @@ async def lock_job(session: AsyncSession, job: str) -> None:
 
 
 async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: datetime | None = None) -> None:
-    """End a recovery. If queries have published since its begin, its outcome is COMPLETED, unless it is superseded.
+    """End a recovery. If queries have published since it began, its outcome is COMPLETED, unless it is superseded.
 
     Without, and if all are ready to read, the time until then is the downtime.
     """

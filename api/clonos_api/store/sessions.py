@@ -87,7 +87,7 @@ async def _record_opened(session: AsyncSession, row: TokenRow, by: str) -> None:
 async def renew(session: AsyncSession, token: str) -> TokenRow | None:
     """Extend the session whose token has this id, but not beyond `LONGEST_S` after its beginning.
 
-    None if that is no session of an API token.
+    None if that is not a session of an API token.
     """
     row = await tokens.lock_valid(session, token)
     if row.session_of is None or row.session_of == tokens.OIDC:

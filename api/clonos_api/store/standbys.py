@@ -53,7 +53,7 @@ async def waiting(session: AsyncSession) -> list[tuple[StandbyRow, RunRow]]:
 
 
 async def update_from_run(session: AsyncSession, run: RunRow) -> None:
-    """Update the state of a standby after its run has changed. Runs that are no standby are ignored."""
+    """Update the state of a standby after its run has changed. Runs that are not standbys are ignored."""
     row = await session.get(StandbyRow, run.id, populate_existing=True)
     if row is None or row.state not in (*WAITING, _S.PROMOTING):
         return
@@ -62,7 +62,7 @@ async def update_from_run(session: AsyncSession, run: RunRow) -> None:
     elif run.ended_at is not None or run.state == "LOST":
         state = _S.FAILED
     elif row.state == _S.PROMOTING:
-        # Its process exited: a new process may start as the job's driver, but that is no promotion.
+        # Its process exited: a new process may start as the job's driver, but that is not a promotion.
         state = _S.FAILED if run.state == "EXITED" else _S.PROMOTING
     elif run.state != "EXITED" and run.driver_state in ("CLAIMING", "RECONCILING", "RUNNING"):
         return  # it promoted itself; the leader will record that

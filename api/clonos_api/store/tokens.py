@@ -133,7 +133,7 @@ def new_secret() -> tuple[dict[str, Any], str]:
 
 
 def parse(presented: str) -> tuple[str, bytes] | None:
-    """The id of a token, and the hash of its secret; None if it has not the form of a token."""
+    """The id of a token, and the hash of its secret; None if it does not have the form of a token."""
     prefix, id, secret = [*presented.split("_", 2), "", ""][:3]
     if not (prefix == PREFIX and id.isalnum() and id.isascii()):
         return None

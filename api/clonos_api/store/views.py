@@ -19,7 +19,7 @@ Names = Mapping[str, str]
 
 
 def resource(model: type[R], row: Base, **others: Any) -> R:
-    """A row as a resource of the type `model`; `others` are the fields that are no columns."""
+    """A row as a resource of the type `model`; `others` are the fields that are not columns."""
     columns = {name: getattr(row, name) for name in model.model_fields if name not in others}
     return model.model_validate({**columns, **others})
 

@@ -53,7 +53,7 @@ def driver_command(
 
 
 def _name_of_control_plane(settings: AgentSettings) -> str:
-    """The name of the agent's control plane in messages; a password in the address is no part of it."""
+    """The name of the agent's control plane in messages; a password in the address is not part of it."""
     address = urlsplit(settings.api)
     url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
     return f"the control plane at {url} (host {settings.name})"

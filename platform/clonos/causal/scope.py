@@ -200,7 +200,7 @@ def operator_required(subject: str) -> CarriedError:
 
     `subject` names the called function in the error's text.
     """
-    return carry(OperatorRequired(f"{subject} was called in Python code that is no Clonos operator."))
+    return carry(OperatorRequired(f"{subject} was called in Python code that is not a Clonos operator."))
 
 
 def in_spark() -> bool:

@@ -56,8 +56,8 @@ def check_shape(frame: DataFrame) -> None:
         operator = None if node.streams() else next(node.operators(), None)
         if operator is not None:
             raise SpecError(
-                f"The operator {operator[0]} runs on a DataFrame that is no stream: Spark computes it outside of the "
-                "epochs, where answers of services are not recorded.",
+                f"The operator {operator[0]} runs on a DataFrame that is not a stream. Spark computes it outside of "
+                "the epochs, where answers of services are not recorded.",
                 hint="join first and call it on the result, or compute the column before the job and read it.",
             )
     for node in root.all():

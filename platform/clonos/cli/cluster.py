@@ -97,7 +97,7 @@ def list_clusters(call: Call, limit: Limit = None) -> None:
         {
             "name": lambda row: row.name,
             "state": lambda row: show.state(row.state),
-            "master": lambda row: row.spec.master,  # [fd00::1] is no markup
+            "master": lambda row: row.spec.master,  # [fd00::1] is not markup
             "hosts": lambda row: ", ".join(row.spec.hosts) or "all",
             "jobs": lambda row: str(len(row.jobs)),
             "spark": lambda row: row.report.spark if row.report else None,

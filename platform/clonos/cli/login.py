@@ -269,7 +269,7 @@ def _is_terminal() -> bool:
 
 
 def _id_of(token: str) -> str:
-    """The id in a token, which is not secret; empty if the text has not the form of a token."""
+    """The id in a token, which is not secret; empty if the text does not have the form of a token."""
     match = re.fullmatch(r"clonos_([A-Za-z0-9]{1,16})_[!-~]+", token)
     return match[1] if match else ""
 

@@ -54,7 +54,7 @@ class Output(StrEnum):
 
 
 class TextOutput(StrEnum):
-    """Output format of a command whose lines are no table."""
+    """Output format of a command that does not print a table."""
 
     TEXT = "text"
     JSON = "json"

@@ -22,7 +22,7 @@ class Clusters(Routes):
 
         Raises:
             NameTaken: There is a cluster with this name.
-            SpecError: The description is invalid, or has a secret that is no reference.
+            SpecError: The description is invalid, or has a secret that is not a reference.
         """
         return decode(Cluster, self._transport.post("/clusters", cluster))
 
@@ -54,7 +54,7 @@ class Clusters(Routes):
         """Add a cluster, or replace its description if that differs; a host then checks it.
 
         Raises:
-            SpecError: The description is invalid, or has a secret that is no reference.
+            SpecError: The description is invalid, or has a secret that is not a reference.
             VersionStale: The description was changed at the same time.
         """
         try:

@@ -78,13 +78,13 @@ def tls_context(ca: Path | None) -> ssl.SSLContext:
     """A TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine.
 
     Raises:
-        SpecError: The file cannot be read, or is no PEM file with certificates.
+        SpecError: The file cannot be read, or is not a PEM file with certificates.
     """
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:
         raise SpecError(
-            f"{ca} is no readable PEM file with certificates: {error.strerror or error}.",
+            f"{ca} is not a readable PEM file with certificates: {error.strerror or error}.",
             kept="nothing was sent.",
             hint="name the file with the certificate of the control plane's authority.",
         ) from error

@@ -97,7 +97,7 @@ class Sourced(msgspec.Struct, frozen=True):
 
 
 def json_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
-    """Return a function that decodes JSON as `kind`; it returns None for bytes that are no JSON of this type."""
+    """Return a function that decodes JSON as `kind`; it returns None for bytes that are not JSON of this type."""
     decode = msgspec.json.Decoder(kind).decode
 
     def decode_or_none(value: bytes) -> T | None:

@@ -69,7 +69,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects faults for a verdict. A fault that is no duplicate, loss or order break counts as a contradiction."""
+    """Collects faults for a verdict. A fault that is not a duplicate, loss or order break counts as a contradiction."""
 
     counts: Counter[StrEnum] = field(default_factory=Counter)  # how often each fault occurred
     kept: list[Finding] = field(default_factory=list)  # the first faults

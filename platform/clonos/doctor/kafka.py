@@ -127,7 +127,7 @@ def safety(values: Mapping[str, str | None], brokers: int, *, embedded: bool) ->
     Args:
         values: Settings of a broker.
         brokers: Number of brokers.
-        embedded: Whether this is the embedded Kafka, for which too few brokers are no problem.
+        embedded: Whether this is the embedded Kafka, for which too few brokers are not a problem.
     """
     names = {
         "default.replication.factor": _REPLICAS,

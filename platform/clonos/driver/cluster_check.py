@@ -66,10 +66,10 @@ class ExecutorFacts(msgspec.Struct, frozen=True):
     Attributes:
         executor: Spark's id of the executor.
         host: The executor's host.
-        spark: Version of Spark. `java`, `python` and `clonos` likewise.
-        java: Version.
-        python: Version.
-        clonos: Version.
+        spark: Version of Spark.
+        java: Version of Java.
+        python: Version of Python.
+        clonos: Version of Clonos.
         missing: Modules and packages that its Python lacks.
         unreadable: Why it cannot read the probe file; empty: it can, or there is none.
     """

@@ -24,7 +24,7 @@ _HARMLESS = ("spark.clonos.", "spark.driver.", "spark.executor.memory", "spark.u
 
 def code_parts(job: Job, conf: Mapping[str, str], cluster: Mapping[str, str] | None = None) -> dict[str, str]:
     """The parts of a job's code: name → hash or version. A parameter or setting that contains a secret is only named:
-    the causal log shows the parts, and a rotated secret is no change of the code.
+    the causal log shows the parts, and a rotated secret is not a change of the code.
 
     Args:
         job: The job, with the parameters of this run.

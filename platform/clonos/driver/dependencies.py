@@ -1,4 +1,4 @@
-"""Waits for the systems that a job depends on. An outage of theirs is no failure of the job, however long it lasts."""
+"""Waits for the systems that a job depends on. Their outage, however long, is not a failure of the job."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ExecutorWatch:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Start polling in a background thread. The first poll is no part of a takeover."""
+        """Start polling in a background thread. The first poll is not part of a takeover."""
         threading.Thread(target=self._poll, daemon=True, name="clonos-executors").start()
 
     def stop(self) -> None:

@@ -128,7 +128,7 @@ class LagMeter:
             moved = now - since > self._stalled_s / 4 and self._has_moved(query)
             self._stalls_checked_at += min(time.monotonic() - began, _TIMEOUT_S)  # a longer wait was a suspension
             if moved:
-                self._waiting_since[query] = now  # a long epoch is no stall
+                self._waiting_since[query] = now  # a long epoch is not a stall
             elif self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
                 self._stalled(query, now - since)
 

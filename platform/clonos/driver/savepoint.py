@@ -132,7 +132,7 @@ def restore_savepoint(location: str, checkpoint: str, owner: JobOwner) -> Copied
     Raises:
         SavepointMissing: There is no savepoint at `location`.
         CheckpointForeign: The savepoint is that of another subject, or `checkpoint` is inside of another folder.
-        CheckpointUnwritable: `checkpoint` cannot be written, or exists and is no restored savepoint.
+        CheckpointUnwritable: `checkpoint` cannot be written, or exists and is not a restored savepoint.
     """
     source, destination = _folder(location), _folder(checkpoint)
     content = read_savepoint(location)
@@ -160,7 +160,7 @@ def delete_savepoint(location: str, owner: JobOwner) -> None:
     """Remove a savepoint. A repeated call has no further effect.
 
     Raises:
-        SavepointMissing: `location` exists and is no savepoint; it is not removed.
+        SavepointMissing: `location` exists and is not a savepoint; it is not removed.
         CheckpointForeign: It is that of another subject, or a checkpoint.
         CheckpointUnwritable: The savepoint cannot be removed.
     """

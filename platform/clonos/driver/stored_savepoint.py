@@ -3,7 +3,7 @@
 There are no links there, so files are copied while the job runs, and a copy that took too long is refused: it is
 complete if the epoch's log entries are still there at its end, because Spark removes state no earlier than these.
 
-A rename is no single step on S3. A folder that is being written has a file ``.draft``; the manifest is written last.
+A rename is not a single step on S3. A folder that is being written has a file ``.draft``; the manifest is written last.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class ProtobufReader:
             number, rest = split(value)
             path, body = _read_indexes(rest)
             if (number, path) not in checked:
-                # The bytes of another message type often parse, because unknown fields are no error.
+                # The bytes of another message type often parse, because unknown fields are not an error.
                 name = _written_as(schemas, number, path)
                 if name != self.shipped.name and not (name is None and path == own_path):
                     raise Undecodable(f"schema {number} is of the message {name or path}, not {self.shipped.name}")

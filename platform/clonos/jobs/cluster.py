@@ -190,7 +190,7 @@ class ClusterReport(_Part):
 
     Attributes:
         spark: Version of Spark on the driver and the executors; differing versions separated by commas. `java` and
-            `python` likewise, for the executors only.
+            `python`: the same, for the executors only.
         executors: Number of executors that ran a task of the check.
         hosts: Hosts of these executors.
         problems: What jobs on this cluster would fail with, one sentence each; empty: the cluster can be used.

@@ -36,7 +36,7 @@ def code_files(path: Path, *, outputs: Collection[Path] = ()) -> dict[str, str]:
 
     The files are the job file, the modules in its folder and below that it imports (also inside functions), the lock of
     its packages, and the files there that the text of these modules names, such as a model or a query. An import by a
-    computed name is not found. Logs and embedded databases are no code: the job itself writes them.
+    computed name is not found. Logs and embedded databases are not code: the job itself writes them.
 
     Args:
         path: The job file.

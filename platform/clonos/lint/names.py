@@ -163,7 +163,7 @@ class Scope:
         return None
 
     def function(self) -> Scope:
-        """Return the innermost enclosing scope that is no comprehension, or this scope itself."""
+        """Return the innermost enclosing scope that is not a comprehension, or this scope itself."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent

@@ -118,7 +118,7 @@ def incident(
 ) -> Incident:
     """Combine a recovery with its explanation.
 
-    `silent_since` is the begin of the time without output, of a recovery in progress; `at` the current time.
+    `silent_since` is the beginning of the time without output, of a recovery in progress; `at` the current time.
     """
     since = silent_since if is_silent(recovery) else None
     silent_for = age(since, at)

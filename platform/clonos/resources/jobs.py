@@ -319,7 +319,7 @@ class Executor(Resource):
     Attributes:
         id: Spark's id of the executor.
         cores: Number of its task slots.
-        stdout: Address of its standard output, at its worker or YARN's node; empty: unknown. `stderr` likewise.
+        stdout: Address of its standard output, at its worker or YARN's node; empty: unknown. The same for `stderr`.
         stderr: Address of its log.
     """
 

@@ -55,7 +55,7 @@ class Operation(Resource):
     ended_at: Moment | None = None
 
 
-# Types of server-sent events that are no `Event`.
+# Types of server-sent events that are not an `Event`.
 HEARTBEAT: Final = "heartbeat"  # without data: the connection is alive
 GAP: Final = "gap"  # requested events are no longer stored
 

@@ -195,7 +195,7 @@ def require_encryption(
         conf: The session's configuration.
         use: The cluster.
         kafka: The Kafka cluster; each task gets its credentials.
-        registry: The Schema Registry, likewise.
+        registry: The Schema Registry; each task gets its credentials.
 
     Raises:
         SessionIncompatible: There are passwords, and Spark does not encrypt.

@@ -97,7 +97,9 @@ def build_environment(path: Path, packages: Collection[str] = ()) -> Environment
     started = time.monotonic()
     if not path.name.endswith(SUFFIXES):
         raise SpecError(
-            f"{path.name} is no name of an environment archive.", kept=_KEPT, hint="use a name that ends with .tar.gz."
+            f"{path.name} is not a name of an environment archive.",
+            kept=_KEPT,
+            hint="use a name that ends with .tar.gz.",
         )
     chosen = _with_requirements([f"{_OWN}[{','.join(_EXTRAS)}]", *packages])
     with _failures_named(path), tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
@@ -186,7 +188,9 @@ def _requirement(text: str) -> Requirement:
     try:
         return Requirement(text)
     except ValueError as error:
-        raise SpecError(f"{text!r} is no name of a package.", kept=_KEPT, hint="use a name, or NAME[EXTRA].") from error
+        raise SpecError(
+            f"{text!r} is not a name of a package.", kept=_KEPT, hint="use a name, or NAME[EXTRA]."
+        ) from error
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:

@@ -32,7 +32,7 @@ class RegisteredExecutor:
         host: The executor's host.
         cores: Number of its task slots.
         stdout: Address of its standard output, as its worker or YARN's node reports it; empty: unknown.
-        stderr: Address of its standard error, likewise.
+        stderr: Address of its standard error; empty: unknown.
     """
 
     id: str

@@ -191,7 +191,7 @@ def build_session(
         log_file: File for Spark's log; default: stderr.
         jvm_flags: Flags of the JVM that creates the ahead-of-time cache; empty: use the cache if it exists.
         cores: Number of cores of the master ``auto``; None: all cores of the machine.
-        cluster: The Spark cluster; None: `master`, with default settings if it is no local one.
+        cluster: The Spark cluster; None: `master`, with default settings if it is not a local one.
         checkpoint: Location of the checkpoint. One on S3 needs jars that are downloaded then.
 
     Raises:
@@ -255,7 +255,7 @@ def build_session(
                 f"Spark did not connect to {cluster.described}: {reason}",
                 hint="check the master's address, and that its version of Spark and its secret are the same.",
             ) from failure
-        # Imported by name: PySpark imports their packages, with which each use first searches all jars in vain.
+        # Imported by name: PySpark imports their packages, and then each use first searches all jars.
         for name in ("PythonUtils", "SimplePythonFunction"):
             java_import(spark.sparkContext._jvm, f"org.apache.spark.api.python.{name}")
         start_callbacks(spark)

@@ -29,7 +29,7 @@ class StoredFolder:
         self._conf = configuration
         self._path: Callable[..., Any] = jvm.org.apache.hadoop.fs.Path
         with _hadoop_errors():
-            self._folder: Any = self._path(location)  # `file:///` without its last slashes is no path
+            self._folder: Any = self._path(location)  # `file:///` without its last slashes is not a path
             self._fs: Any = self._folder.getFileSystem(configuration)
 
     def at(self, location: str) -> StoredFolder:

@@ -36,7 +36,7 @@ class Transaction(msgspec.Struct, frozen=True):
         producer: Id of its producer.
         epoch: Epoch of its producer.
         timeout_ms: Kafka aborts the transaction after this time.
-        started_ms: Its begin, in ms since 1970; 0: it is not open.
+        started_ms: Its beginning, in ms since 1970; 0: it is not open.
         topics: The topics that it writes.
     """
 

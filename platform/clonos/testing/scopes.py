@@ -25,7 +25,7 @@ START: Final = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 class NotRecorded(BaseException):
     """A replay in a test called a service with arguments for which the exported log has no answer.
 
-    It is no `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
+    It is not an `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
     """
 
 
@@ -126,7 +126,7 @@ def replay(
         params: Parameters for ``clonos.param``; the log does not hold parameters.
 
     Raises:
-        ValueError: `records` is no such export, has no plan, or has several matching plans.
+        ValueError: `records` is not such an export, has no plan, or has several matching plans.
         NotRecorded: (inside) The log has no answer for a call of a service.
     """
     plans, determinants = _read(records)
@@ -194,7 +194,9 @@ def _read(
             elif record["kind"] == "determinants":
                 determinants.append(msgspec.convert(record, ExportedDeterminants))
     except (KeyError, TypeError, msgspec.MsgspecError) as error:
-        raise ValueError(f"{where} is no output of `clonos causal-log cat JOB --epoch N -o json`: {error}") from error
+        raise ValueError(
+            f"{where} is not an output of `clonos causal-log cat JOB --epoch N -o json`: {error}"
+        ) from error
     return plans, determinants
 
 

@@ -25,7 +25,7 @@ Answers = Mapping[Any, Any] | Sequence[Any] | Callable[..., Any]
 class Unscripted(BaseException):
     """A service was called with arguments for which its script has no answer, or after the last answer in a sequence.
 
-    It is no `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
+    It is not an `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
     """
 
 
@@ -59,12 +59,12 @@ def script(service: Callable[..., Any], answers: Answers) -> Script:
         assert scripted.calls == [("word",)]
 
     Raises:
-        TypeError: `service` is no service, or `answers` has another type.
+        TypeError: `service` is not a service, or `answers` has another type.
     """
     if service is services.clock:
         service = services._clock_at
     if not isinstance(service, Service):
-        raise TypeError(f"{service!r} is no @clonos.service")
+        raise TypeError(f"{service!r} is not a @clonos.service")
     if isinstance(answers, str | bytes) or not (callable(answers) or isinstance(answers, Mapping | Sequence)):
         raise TypeError(f"answers of {service.name} must be a mapping, a sequence or a function, not {answers!r}")
     return Script(service, answers)

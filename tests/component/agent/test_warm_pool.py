@@ -101,7 +101,7 @@ def test_run_starts_cold_without_a_ready_pool_driver(api: FakeApi, host: Host, r
     agent.stop()
 
 
-def test_pool_driver_that_exits_at_its_launch_is_no_failure(
+def test_pool_driver_that_exits_at_its_launch_is_not_a_failure(
     api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sender, "send", lambda self, _message: self.close())

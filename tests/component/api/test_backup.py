@@ -301,7 +301,7 @@ def test_what_is_refused(tmp_path: Path, request: pytest.FixtureRequest) -> None
     with pytest.raises(BackupDamaged, match="has changed"):
         restore.restore(copy, empty, token_file=tmp_path / "token")
     (copy / backup.MANIFEST_FILE).unlink()
-    with pytest.raises(BackupDamaged, match="is no backup"):
+    with pytest.raises(BackupDamaged, match="is not a backup"):
         restore.restore(copy, empty, token_file=tmp_path / "token")
     assert not (tmp_path / "empty" / "control-plane.db").exists()
 

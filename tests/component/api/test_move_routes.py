@@ -345,7 +345,7 @@ def test_a_rollback_starts_a_job_that_failed_in_its_new_version(job: ScriptedJob
 
 
 def test_a_takeover_keeps_the_running_version(job: ScriptedJob) -> None:
-    """A recovery is no start: an epoch in doubt needs the code that planned it."""
+    """A recovery is not a start: an epoch in doubt needs the code that planned it."""
     primary, run, other, waiting = job.start_with_standby()
     change_code(job)
     job.report(primary, run, "EXITED", exit_code=-9)

@@ -147,7 +147,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    # Late heartbeats of a busy machine are no failures here.
+    # Late heartbeats of a busy machine are not failures here.
     patient = {"host_lease_s": 60.0, "host_heartbeat_s": 5.0, "standby_heartbeat_s": 5.0}
     monkeypatch.setattr("clonos_api.reconcile.states.moving.HAND_OVER_S", 300.0)
     with ExitStack() as stack:

@@ -98,7 +98,7 @@ def _all_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 def test_no_dependency_runs_in_a_thread() -> None:
-    """FastAPI runs a dependency that is no coroutine in a thread, which waits for the interpreter under load."""
+    """FastAPI runs a dependency that is not a coroutine in a thread, which waits for the interpreter under load."""
     dependencies = {dependant.call for route in _routes() for dependant in _all(route)}
     calls = [call if inspect.isfunction(call) else type(call).__call__ for call in dependencies if call is not None]
     assert len(calls) > 50

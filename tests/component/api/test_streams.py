@@ -242,7 +242,7 @@ def test_client_follows_a_log_line_with_unicode_line_breaks(
 
 
 @pytest.mark.anyio
-async def test_an_event_number_not_read_yet_is_no_gap(tmp_path: Path) -> None:
+async def test_an_event_number_not_read_yet_is_not_a_gap(tmp_path: Path) -> None:
     """Another replica sent that event: there is no gap, and no event is repeated."""
     replica = Replica.of(ApiSettings(home=tmp_path))
     await replica.prepare()

@@ -51,7 +51,7 @@ def test_a_failed_verification_is_a_failed_operation(
     assert (ended["state"], ended["failure"]["error"]) == ("FAILED", "causal-log-missing")
 
 
-def test_a_result_that_is_no_verification_is_refused(
+def test_a_result_that_is_not_a_verification_is_refused(
     admin: httpx.Client, agent: ScriptedAgent, name: str, place: Callable[[str, str], str]
 ) -> None:
     place(create(admin, name)["id"], agent.id)

@@ -62,7 +62,7 @@ class Pictures:
         self._taken: set[str] = set()
 
     def say(self, step: str) -> None:
-        """Print a step, with the seconds since the begin."""
+        """Print a step, with the seconds since the beginning."""
         print(f"{time.monotonic() - self._started:4.0f} s  {step}", flush=True)
 
     def sign_in(self, url: str, token: str, *, picture: str = "", **context: Any) -> Page:

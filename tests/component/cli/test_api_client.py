@@ -285,7 +285,7 @@ def test_follow_events_keeps_unicode_line_breaks_in_an_event(client: Client, ser
     assert next(client.events.follow(after=0)).data == event.data
 
 
-def test_follow_rejects_a_response_that_is_no_event_stream(client: Client, service: FakeService) -> None:
+def test_follow_rejects_a_response_that_is_not_an_event_stream(client: Client, service: FakeService) -> None:
     service.faults.append(Response("<html>a proxy's page</html>", 200))
     with pytest.raises(errors.ApiError, match="event stream"):
         next(client.events.follow())

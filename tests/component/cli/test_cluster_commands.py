@@ -158,7 +158,7 @@ def test_check_waits_and_shows_what_it_saw(clonos: Clonos, checker: dict[str, An
     assert body(clonos("cluster", "check", "checked", "--no-wait", "-o", "json"))["kind"] == "check-cluster"
 
 
-def test_brackets_are_no_markup(clonos: Clonos) -> None:
+def test_brackets_are_not_markup(clonos: Clonos) -> None:
     options = ("--master", "spark://[fd00::1]:7077", "--conf", "spark.x=[bold]y")
     clonos("cluster", "add", "bracketed", *options)
     for shown in (clonos("cluster", "ls").stdout, clonos("cluster", "inspect", "bracketed").stdout):

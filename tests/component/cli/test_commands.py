@@ -441,7 +441,7 @@ def test_without_a_host_the_cause_follows_at_once(
     assert service.requests("POST", "/jobs"), "the job is stored"
 
 
-def test_a_start_without_an_epoch_is_no_success(
+def test_a_start_without_an_epoch_is_not_a_success(
     clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_WORKS_S", 0.2)

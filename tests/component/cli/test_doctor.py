@@ -188,7 +188,7 @@ class TestControlPlane:
         fake.faults.append(Response("<html>", 500))
         assert statuses(control_plane.check(settings, fake.url, TOKEN)) == {"control plane": "fail"}
 
-    def test_another_service_at_the_default_address_is_no_failure(
+    def test_another_service_at_the_default_address_is_not_a_failure(
         self, settings: Settings, fake: FakeService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(control_plane, "resolve", lambda *_args, **_options: Credentials(fake.url))

@@ -108,7 +108,7 @@ def test_errors_are_pages_for_browsers_and_json_for_programs(browser: Browser) -
         assert client.get("/api/v1/jobs/nosuch").headers["content-type"] == "application/problem+json"
 
 
-def test_an_invalid_port_in_host_is_no_server_error(stranger: httpx.Client) -> None:
+def test_an_invalid_port_in_host_is_not_a_server_error(stranger: httpx.Client) -> None:
     with stranger:
         assert stranger.get("/hosts", headers={"Host": "localhost:99999"}).status_code < 500
 

@@ -108,7 +108,7 @@ def test_an_open_recovery_is_red_at_once(
     assert '<p class="why">no output for' in shown
 
 
-def test_a_planned_move_is_no_stall(api: Served, name: str) -> None:
+def test_a_planned_move_is_not_a_stall(api: Served, name: str) -> None:
     job, _ = write(api, running(name))
     write(api, recovery(job, cause="upgrade"))
     assert line_of(api, job).stall is None

@@ -162,7 +162,7 @@ class AnyWorld(RuleBasedStateMachine):
         }
         assert job.state in ways[job.desired], job
         if job.state is JobState.FAILED:
-            # Two drivers of the same job that fence each other are no failure of the job.
+            # Two drivers of the same job that fence each other are not a failure of the job.
             assert job.failure is not None
             assert job.failure.error in ("job-code-failed", "deadline-passed", "driver-ended"), job
         if job.state is JobState.RUNNING:

@@ -74,7 +74,7 @@ def test_an_admin_ends_all_sessions_of_a_subject(service: Served, token: Token, 
         assert program.get("/jobs").status_code == 200, "the API token remains valid"
 
 
-def test_an_api_token_is_no_session(service: Served, token: Token) -> None:
+def test_an_api_token_is_not_a_session(service: Served, token: Token) -> None:
     made = token("viewer")
     with service.client() as admin, service.client(made["token"]) as viewer:
         for id in (made["id"], "ffffffffffffffff"):

@@ -208,7 +208,7 @@ def test_a_body_without_a_token_is_not_read(service: Served) -> None:
     assert raw(service, head).split(b" ")[1] == b"401"
 
 
-def test_a_client_that_disconnects_is_no_failure(service: Served) -> None:
+def test_a_client_that_disconnects_is_not_a_failure(service: Served) -> None:
     """A body that does not arrive needs no trace in the log."""
     head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.admin}\r\n"
     with capture_logs() as logs:

@@ -40,7 +40,9 @@ def posted(client: httpx.Client, path: str, text: str) -> httpx.Response:
 
 @pytest.mark.parametrize("value", [r'"\ud800"', r'"a\u0000b"', "NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("place", ["param", "label", "checkpoint", "param-name"])
-def test_a_value_that_is_no_text_or_number_is_refused(ada: httpx.Client, name: str, place: str, value: str) -> None:
+def test_a_value_that_is_not_a_text_or_a_number_is_refused(
+    ada: httpx.Client, name: str, place: str, value: str
+) -> None:
     body = {"spec": spec(name), "artifact": upload(ada), "start": False}
     body["spec"]["spec"]["params"] = {"a": "VALUE"} if place == "param" else {}
     if place == "label":

@@ -39,7 +39,7 @@ async def everything(database: Database, job: str) -> list[Any]:
         assert actual.metrics is not None
         metrics = {name: value for name, value in actual.metrics.items() if name != "received_at"}  # a time of now
         for query in metrics["queries"].values():
-            query["waiting_since"] = query["waiting_since"] is not None  # likewise
+            query["waiting_since"] = query["waiting_since"] is not None  # the same
         actual_rows.append((actual.generation, actual.restarts, actual.observed_version, metrics))
         for table in (GenerationRow, EpochRow, RecoveryRow):
             rows = await session.scalars(select(table).where(table.job == job).order_by(*table.__table__.primary_key))

@@ -49,7 +49,7 @@ async def test_ingestion_records_the_life_of_a_job(database: Database) -> None:
         assert all(item.ended_at is not None for item in actual_rows)
         sums = await counters.of_job(session, job.id)
         assert sums["epochs"] == 9
-        assert sums["records_in"] == 6 * 10 + 1 + 10 + 10, "what a replay reads again is no new input"
+        assert sums["records_in"] == 6 * 10 + 1 + 10 + 10, "what a replay reads again is not new input"
         assert sums["records_out"] == 6 * 20 + 1 + 8 + 20
         assert (sums["epochs_failed"], sums["epochs_replayed"], sums["recoveries"]) == (1, 2, 2)
         assert sums["truncations"] == 1

@@ -86,7 +86,7 @@ async def test_a_replay_of_a_finished_epoch_counts_no_records(database: Database
 
 async def test_the_newest_range_has_what_happened_to_the_job(database: Database) -> None:
     file = EventFile()
-    file.at = (time.time() - 60) // 60 * 60  # the begin of an interval of each range
+    file.at = (time.time() - 60) // 60 * 60  # the beginning of an interval of each range
     file.start(1)
     file.epoch(0)
     file.start(2)

@@ -68,7 +68,7 @@ def test_no_function_of_the_user_is_called(
     assert jvm_of(spark).java.lang.System.getProperty("clonos.test.called") is None
 
 
-def test_an_expression_that_refuses_its_sample_is_no_error(lines: DataFrame, evaluated: Any) -> None:
+def test_an_expression_that_refuses_its_sample_is_not_an_error(lines: DataFrame, evaluated: Any) -> None:
     before: int = evaluated(lines)
     assert evaluated(lines.select(F.col("key").cast("int"), F.raise_error("key"))) == before + 1, "'1' is a number"
 

@@ -390,7 +390,7 @@ def test_input_that_waits_without_progress_is_a_stall(kafka: KafkaSettings, make
     assert 0.5 < stalls[0][1] < 120
 
 
-def test_a_long_epoch_that_makes_progress_is_no_stall(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+def test_a_long_epoch_that_makes_progress_is_not_a_stall(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     source = make_topic(1, "one")
     feed(kafka, source, 1, 10)
     stalls: list[str] = []

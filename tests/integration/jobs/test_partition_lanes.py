@@ -134,7 +134,7 @@ def test_without_the_check_of_the_owner_a_superseded_driver_would_publish(
     assert publish(spark, own, rows(out), with_tail(epoch_of(own), -1)).outcome == "published"
 
 
-def test_determinants_between_the_claim_and_the_marker_are_no_claim(
+def test_determinants_between_the_claim_and_the_marker_are_not_a_claim(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
     out = make_topic()

@@ -106,7 +106,7 @@ def test_an_operator_on_a_table_is_refused(
         frame = ctx.spark.read.schema("key string, rate int").json(str(rates))
         return frame.withColumn("rate", drawn("rate"))
 
-    with pytest.raises((SpecError, JobCodeError), match="drawn runs on a DataFrame that is no stream"):
+    with pytest.raises((SpecError, JobCodeError), match="drawn runs on a DataFrame that is not a stream"):
         run_job(joined(source, out, table), name)
     assert not published(kafka, out)
 

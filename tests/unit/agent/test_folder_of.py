@@ -18,5 +18,5 @@ from clonos.agent.users import folder_of
         ("s3a://bucket/srv/jobs/x", None),
     ],
 )
-def test_a_path_of_hdfs_or_s3_is_no_folder_of_the_host(location: str, folder: Path | None) -> None:
+def test_a_path_of_hdfs_or_s3_is_not_a_folder_of_the_host(location: str, folder: Path | None) -> None:
     assert folder_of(location) == folder

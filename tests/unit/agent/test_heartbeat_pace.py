@@ -50,11 +50,11 @@ def test_the_announced_interval_is_bounded(host: Host) -> None:
     assert host.beat(0.0, 9.0) == 3.0
 
 
-def test_a_suspended_machine_and_an_unavailable_control_plane_are_no_delays(host: Host) -> None:
+def test_a_suspended_machine_and_an_unavailable_control_plane_are_not_delays(host: Host) -> None:
     assert host.beat(0.0, 30.0) == INTERVAL_S
     host.pace.unanswered()
     assert host.beat(5.0, 0.0) == INTERVAL_S
 
 
-def test_the_first_heartbeat_is_no_delay(host: Host) -> None:
+def test_the_first_heartbeat_is_not_a_delay(host: Host) -> None:
     assert host.beat(7.0) == INTERVAL_S

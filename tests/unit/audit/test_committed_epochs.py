@@ -58,7 +58,7 @@ def test_truncated_markers_of_queries_end_at_different_commits(history: Scripted
     assert log.incomplete == []
 
 
-def test_a_marker_that_is_missing_after_others_of_its_query_is_no_truncation(history: ScriptedHistory) -> None:
+def test_a_marker_that_is_missing_after_others_of_its_query_is_not_a_truncation(history: ScriptedHistory) -> None:
     history.entries = [*committed("words", 1, 9), *committed("words", 2, 9, marked=False), *committed("words", 3, 9)]
     log = CommittedEpochs(KafkaSettings(), "j")
     log.update()

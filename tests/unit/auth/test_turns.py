@@ -75,7 +75,7 @@ async def test_a_token_has_some_requests_at_once() -> None:
         work.may_begin.set()
         await until(
             lambda: work.running == 0
-        )  # all have begun: a response that continues, such as a stream, is no request
+        )  # all have begun: a response that continues, such as a stream, is not a request
         work.may_end.set()
     assert {task.result() for task in (*own, *others)} == {200}
 

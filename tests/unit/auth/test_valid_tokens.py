@@ -61,7 +61,7 @@ def test_many_wrong_tokens_share_a_read(store: Store) -> None:
         assert store.reads <= 1 + (time.monotonic() - begun) / 0.1
         assert store.reads <= 4
         assert [await valid.find(text) for text in ("", "clonos_t1", "clonos_t1_xyz", "other_t1_00")] == [None] * 4
-        assert store.reads <= 4, "these are no tokens"
+        assert store.reads <= 4, "these are not tokens"
 
     run(scenario())
 

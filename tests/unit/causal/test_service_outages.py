@@ -96,7 +96,7 @@ def test_transport_errors_and_busy_answers_are_outages(error: Exception) -> None
     ],
     ids=repr,
 )
-def test_errors_of_the_code_are_no_outages(error: Exception) -> None:
+def test_errors_of_the_code_are_not_outages(error: Exception) -> None:
     assert not is_outage(error)
 
 

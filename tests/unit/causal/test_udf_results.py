@@ -104,7 +104,7 @@ def test_a_number_of_pandas_above_32_bits_is_named(struct: bool) -> None:
 
 
 @pytest.mark.parametrize("wrap", [clonos.udf("long"), clonos.pandas_udf("long"), clonos.operator])
-def test_an_async_function_is_no_operator(wrap: Any) -> None:
+def test_an_async_function_is_not_an_operator(wrap: Any) -> None:
     async def later(row: int) -> int:
         return row
 

@@ -38,7 +38,7 @@ def test_the_file_is_json_or_yaml(started: list[Any], tmp_path: Path, text: str)
     assert [options.cluster for options in started] == [read_cluster(tmp_path / "cluster"), None]
 
 
-def test_a_file_that_is_no_description_starts_nothing(started: list[Any], tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_description_starts_nothing(started: list[Any], tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "cluster").write_text("metadata: {name: c}\nspec: {master: 'local[2]'}\n")
     with pytest.raises(SpecError, match=r"spec\.master"):

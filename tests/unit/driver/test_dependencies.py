@@ -60,7 +60,7 @@ def test_an_answer_is_any_word_of_a_broker(
     watch.start()
     cluster.await_requests(3)
     assert watch.was_silent_within(60) is silent
-    assert not watch.is_away, "a short silence is no outage"
+    assert not watch.is_away, "a short silence is not an outage"
     watch._answered_at = time.monotonic() - OUTAGE_S - 1
     watch._silent_since = watch._answered_at if silent else None
     assert watch.is_away is silent

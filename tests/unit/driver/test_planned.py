@@ -120,7 +120,7 @@ def test_unknown_plans_fall_back_to_the_task_index(root: Node, partitions: int) 
     assert HELD in planned.scans  # which is what then keeps the index meaning the same
 
 
-def test_static_sides_are_no_scans() -> None:
+def test_static_sides_are_not_scans() -> None:
     planned = read(node("SortMergeJoinExec", shuffle(scan(*LINES), 2), shuffle(node("LocalTableScanExec"), 2)), 2)
     assert planned.scans == (HELD,)
     assert planned.input_slices == hashes(2)

@@ -140,7 +140,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(source.glob(".savepoint-*"))
 
 
-def test_a_damaged_manifest_is_no_savepoint(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_not_a_savepoint(tmp_path: Path) -> None:
     (tmp_path / "savepoint.json").write_text(json.dumps({"epochs": {}}))
     with pytest.raises(SavepointMissing):
         read_savepoint(str(tmp_path))

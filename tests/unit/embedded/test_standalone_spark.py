@@ -100,7 +100,7 @@ def test_only_workers_that_are_alive_count(tmp_path: Path, ui_port: int) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}"])
-def test_an_answer_of_another_server_is_no_report(
+def test_an_answer_of_another_server_is_not_a_report(
     tmp_path: Path, ui_port: int, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Master, "body", body)

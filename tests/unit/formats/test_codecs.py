@@ -187,7 +187,7 @@ def test_json_times_of_other_producers(pins: Pins, text: str, expected: dt.datet
     "text",
     ["2024-05-01", "2024-05-01T10", "2024-13-01T10:16Z", "2024-05-01T10:16.5Z", "10000-01-01T10:16Z", "10:16Z", ""],
 )
-def test_other_texts_are_no_times(pins: Pins, text: str) -> None:
+def test_other_texts_are_not_times(pins: Pins, text: str) -> None:
     with pytest.raises(ValueError, match=r"at `\$\.at`"):
         decoded(Json().reader(ddl(at=T.TimestampType()), pins), json.dumps({"at": text}).encode())
 
@@ -211,7 +211,7 @@ def test_whole_numbers_with_a_fraction_of_zero(pins: Pins, text: str, expected: 
 
 
 @pytest.mark.parametrize("text", ["7.5", "1e19", "1e400", "1e999999999", "true", '"7.0"'])
-def test_other_numbers_are_no_long(pins: Pins, text: str) -> None:
+def test_other_numbers_are_not_a_long(pins: Pins, text: str) -> None:
     with pytest.raises(ValueError, match=r"at `\$\.id`"):
         decoded(Json().reader(ddl(id=T.LongType()), pins), f'{{"id":{text}}}'.encode())
 

@@ -222,7 +222,7 @@ def test_settings_of_queries_in_a_cluster_belong_to_the_code() -> None:
     assert code_parts(job, {"spark.sql.session.timeZone": "UTC"}, zone) == code_parts(job, zone)
 
 
-def test_a_secret_is_no_code() -> None:
+def test_a_secret_is_not_code() -> None:
     """It may be rotated while an epoch is in doubt, and the causal log must not hold a hash of it."""
     texts = {"login": "ada:${secret:db}", "city": "Berlin"}
     spec = JobSpec(metadata=Metadata(name="j"), spec=Spec(params=texts, spark_conf={"spark.x": "${secret:db}"}))
@@ -240,7 +240,7 @@ def test_a_secret_is_no_code() -> None:
     }
 
 
-def test_files_that_the_job_writes_are_no_code(job: Path, write: Write) -> None:
+def test_files_that_the_job_writes_are_not_code(job: Path, write: Write) -> None:
     names = ("events.jsonl", "job.log", "cache.sqlite", "model.json")
     job.write_text(job.read_text() + f"\nFILES = {names!r}\n")
     for name in names:

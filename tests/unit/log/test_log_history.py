@@ -246,6 +246,6 @@ def test_any_answer_can_be_shown(value: Any) -> None:
     assert max(len(line) for line in text(logged).splitlines()) < 200
 
 
-def test_an_answer_that_is_no_msgpack_is_shown_as_bytes() -> None:
+def test_an_answer_that_is_not_msgpack_is_shown_as_bytes() -> None:
     logged = entered(1, [Claim(OLD, AT), answers(OLD, Determinant(KEY, b"\xc1"))])[1]
     assert '= "0xc1"' in text(logged)

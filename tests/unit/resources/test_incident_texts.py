@@ -222,7 +222,7 @@ def test_what_was_lost_and_how_it_is_known(
     assert (loss.records, loss.epochs) == ((0, 0) if known else (None, None))
 
 
-def test_a_verification_of_other_epochs_is_no_evidence() -> None:
+def test_a_verification_of_other_epochs_is_not_evidence() -> None:
     older = Verification(at=AT, clean=True, verified={"out": (1, 46)})
     assert "verification" not in " ".join(explained(recovery(), CONSECUTIVE, verification=older).loss.evidence)
 
@@ -327,7 +327,7 @@ def test_the_post_mortem_of_a_recovery_that_did_not_complete() -> None:
     assert "Readers: no output for 4.0 s so far." in post_mortem(explained(recovery(**OPEN), []))
 
 
-def test_texts_of_a_driver_are_no_markdown() -> None:
+def test_texts_of_a_driver_are_not_markdown() -> None:
     failure = Failure(error="unexpected", what="a | b\n~~~\n# heading")
     text = post_mortem(explained(recovery(failure=failure, from_host="a|b"), CONSECUTIVE))
     assert "~~~text\nunexpected: a | b ~~~ # heading\n~~~" in text

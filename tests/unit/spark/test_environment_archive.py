@@ -101,7 +101,7 @@ def test_an_editable_package_becomes_files(packages: Path, tmp_path: Path) -> No
     [
         ("absent", SpecError, "The package absent is not installed here."),
         ("demanding", SpecError, "The package absent, which demanding requires, is not installed here."),
-        ("no name!", SpecError, "is no name of a package"),
+        ("no name!", SpecError, "is not a name of a package"),
         ("hooked", EnvironmentFault, "The package hooked is installed as editable in a way that names no folders."),
     ],
 )
@@ -128,7 +128,7 @@ def test_an_environment_whose_python_does_not_run_is_refused(packages: Path, tmp
 
 
 def test_other_names_and_missing_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"environment\.zip is no name of an environment archive"):
+    with pytest.raises(SpecError, match=r"environment\.zip is not a name of an environment archive"):
         build_environment(tmp_path / "environment.zip")
     with pytest.raises(EnvironmentFault, match=r"cannot be written: .*No such file"):
         build_environment(tmp_path / "missing" / "environment.tar.gz")

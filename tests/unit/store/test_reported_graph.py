@@ -33,7 +33,7 @@ def test_a_claim_of_an_earlier_version_has_no_graph() -> None:
 @pytest.mark.parametrize(
     "queries", [[], "text", {"out": 1}, {"out": {"topics": [1]}}, {"out": {"operators": [{"takes": "x"}]}}]
 )
-def test_a_graph_of_another_form_is_no_event_of_a_driver(queries: Any) -> None:
+def test_a_graph_of_another_form_is_not_an_event_of_a_driver(queries: Any) -> None:
     with pytest.raises(ValueError, match="queries"):
         claim(queries=queries)
 

@@ -232,7 +232,7 @@ def test_a_time_that_not_every_zone_can_show_is_unknown(time: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["1e999", "-1e999", "NaN", "-62135596800", "253402300799", "9" * 400])
-def test_a_number_that_is_no_time_is_unknown(at: str) -> None:
+def test_a_number_that_is_not_a_time_is_unknown(at: str) -> None:
     entry = only(f'{{"event": "x", "at": {at}}}')
     assert (entry.time, to_json(entry)[:12]) == (None, b'{"time":null')
 

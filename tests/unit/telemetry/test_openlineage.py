@@ -74,7 +74,7 @@ def test_a_run(backend: Collector, end: DriverEvent, said: str) -> None:
     assert {post.headers["Authorization"] for post in backend.posted} == {"Bearer k"}
 
 
-def test_a_standby_that_never_ran_is_no_run(backend: Collector) -> None:
+def test_a_standby_that_never_ran_is_not_a_run(backend: Collector) -> None:
     with lineage("orders", settings(backend)) as flows:
         assert flows is not None
         flows.take(state("CLAIMING"))

@@ -143,7 +143,7 @@ def test_errors_are_retried_and_delays_time_out() -> None:
         impatient("slow")
     with script(is_banned, {"x": ValueError}), pytest.raises(ValueError) as own:
         is_banned("x")
-    assert type(own.value) is ValueError, "an exception of the code is no failure of the service"
+    assert type(own.value) is ValueError, "an exception of the code is not a failure of the service"
 
 
 def test_scripts_nest() -> None:
@@ -166,7 +166,7 @@ def test_the_clock_can_be_scripted() -> None:
 
 @pytest.mark.parametrize("wrong", [print, lambda word: True, None])
 def test_only_services_are_scripted(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"is no @clonos\.service"):
+    with pytest.raises(TypeError, match=r"is not a @clonos\.service"):
         script(wrong, {})
 
 
@@ -345,10 +345,10 @@ def test_what_to_replay_must_be_clear() -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", '{"a": 1}', "[1]", '{"kind": "plan"}'])
-def test_a_file_that_is_no_export(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_export(text: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(text)
     with (
-        pytest.raises(ValueError, match="is no output of `clonos causal-log cat"),
+        pytest.raises(ValueError, match="is not an output of `clonos causal-log cat"),
         replay(tmp_path / "x", operator="judge"),
     ):
         pass

@@ -173,7 +173,7 @@ def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: dateti
         taken_at = move.taken_at or now
         proven = now >= _after(max(taken_at, claimed_at or taken_at), PROVE_S)
         return [EndMove()] if proven and job.state is JobState.RUNNING else None
-    # RECOVERING has a deadline from the begin of each attempt on, and none while the driver waits.
+    # RECOVERING has a deadline from the beginning of each attempt on, and none while the driver waits.
     until = None if job.deadline is None else job.deadline - timedelta(seconds=RECOVER_S - PROVE_S)
     late = until is not None and now >= max(until, _after(move.taken_at, PROVE_S)) and not run.waiting
     if not (lost or late or run.done or run.state == "EXITED"):
@@ -216,7 +216,7 @@ def _failed(job: JobFacts, move: Moving, failure: Failure) -> EndMove:
 
 
 def _give_up(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, failure: Failure) -> list[Decision] | None:
-    """Ends the move; the driver continues. It must leave a draining host all the same, cold, once a slot is free."""
+    """Ends the move; the driver continues. It still must leave a draining host: cold, once a slot is free."""
     if move.cause != "drain" or _target_reached(move, run, fleet):
         return [_failed(job, move, failure)]
     if has_room(job, fleet):

@@ -19,7 +19,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Kafka's producer for one lane. It keeps the first failure of a record, which Kafka reports later.
  *
- * <p>A slow cluster, such as one that throttles its clients, is no failure: the producer waits while Kafka acknowledges
+ * <p>A slow cluster, such as one that throttles its clients, is not a failure: the producer waits while Kafka acknowledges
  * records, until the transaction times out.
  *
  * <p>Before it sends a commit, it compares the marker's offset with the end of the partition that the driver has read. Records

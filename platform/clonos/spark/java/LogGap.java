@@ -68,7 +68,7 @@ final class LogGap implements AutoCloseable {
             throw new LaneClaimed("the driver has not read the claim in " + log + " at offset " + record.offset());
           }
         }
-        if (consumer.position(log) > position) { // a slow cluster is no failure
+        if (consumer.position(log) > position) { // a slow cluster is not a failure
           position = consumer.position(log);
           movedAt = System.nanoTime();
         }
