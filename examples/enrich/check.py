@@ -16,9 +16,9 @@ from http import HTTPStatus
 
 import msgspec
 
-from clonos.demo.evidence import Answer, Evidence, Published, Sourced, SourcePosition, json_decoder
-from clonos.demo.example import Example
-from clonos.demo.verdict import Fault, Findings, Verdict, json_record, once_in_order, readable, where
+from clonos_demo.evidence import Answer, Evidence, Published, Sourced, SourcePosition, json_decoder
+from clonos_demo.example import Example
+from clonos_demo.verdict import Fault, Findings, Verdict, json_record, once_in_order, readable, where
 
 _HEADER = "clonos.error."
 _SERVICE = "ServiceError"

@@ -17,9 +17,9 @@ from enum import StrEnum
 
 import msgspec
 
-from clonos.demo.evidence import Evidence, Published, Sourced, SourcePosition
-from clonos.demo.example import Example
-from clonos.demo.verdict import Fault, Findings, Verdict, copies, json_record, once_in_order, readable, where
+from clonos_demo.evidence import Evidence, Published, Sourced, SourcePosition
+from clonos_demo.example import Example
+from clonos_demo.verdict import Fault, Findings, Verdict, copies, json_record, once_in_order, readable, where
 
 # As examples/orders/job.py has them; said again because nothing here may come from the job.
 LATE_MS = 10_000

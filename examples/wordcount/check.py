@@ -16,9 +16,9 @@ from enum import StrEnum
 
 import msgspec
 
-from clonos.demo.evidence import Evidence, Published, Sent, Sourced, SourcePosition
-from clonos.demo.example import Example
-from clonos.demo.verdict import Fault, Findings, Verdict, copies, json_record, once_in_order, readable, where
+from clonos_demo.evidence import Evidence, Published, Sent, Sourced, SourcePosition
+from clonos_demo.example import Example
+from clonos_demo.verdict import Fault, Findings, Verdict, copies, json_record, once_in_order, readable, where
 
 _WORD = re.compile(r"[a-z']+")
 
@@ -156,5 +156,5 @@ EXAMPLE = Example(
     outputs=("words", "sample", "totals"),
     check=check,
     server="answers.py",
-    plain="clonos.demo.plain",
+    plain="clonos_demo.plain",
 )

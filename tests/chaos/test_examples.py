@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clonos.demo.demo import Demo, Options
-from clonos.demo.example import load_example
-from clonos.demo.screen import Screen
 from clonos.settings import KafkaSettings, Settings
+from clonos_demo.demo import Demo, Options
+from clonos_demo.example import load_example
+from clonos_demo.screen import Screen
 
 pytestmark = [pytest.mark.full]
 

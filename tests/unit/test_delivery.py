@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from clonos.cli import kafka
-from clonos.demo.producer import SteadyProducer
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import SEQUENTIAL, client_config, undelivered
 from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
+from clonos_demo.producer import SteadyProducer
 
 
 @pytest.mark.parametrize(

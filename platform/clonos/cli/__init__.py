@@ -1,7 +1,7 @@
 """The ``clonos`` command.
 
 Modules hold related command groups: `job`, `checkpoint`, `job_history`, `host`, `access`, `logs`, … use a control plane
-through `clonos.client`; `run`, `lint`, `demo`, `local`, `kafka` and `causal_log` work on this machine. Shared parts:
+through `clonos.client`; `run`, `lint`, `local`, `kafka` and `causal_log` work on this machine. Shared parts:
 
 - `app` builds the command tree and is the only mapping from errors to exit codes (`ClonosError.exit_code`).
 - `remote` connects a command to the control plane, and adds the options for this, for output and for waiting.

@@ -6,6 +6,7 @@ Command modules import their dependencies inside functions: PySpark, Kafka clien
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,7 +19,6 @@ from clonos.cli import (
     cluster,
     connector,
     control_plane,
-    demo,
     examples,
     host,
     job,
@@ -51,7 +51,8 @@ _RUNNING = "Control plane administration"
 app.command("up", rich_help_panel=_HERE)(local.up)
 app.command("down", rich_help_panel=_HERE)(local.down)
 app.command("doctor", rich_help_panel=_HERE)(local.doctor)
-app.command("demo", rich_help_panel=_HERE)(demo.demo)
+for installed in entry_points(group="clonos.commands"):  # the demo is a package beside the examples
+    app.command(installed.name, rich_help_panel=_HERE)(installed.load())
 app.command("run", rich_help_panel=_HERE)(run.run)
 app.command("pool-driver", hidden=True)(run.pool_driver)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)

@@ -20,17 +20,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.client import Client
 from clonos.client.submission import read_submission
-from clonos.demo.evidence import Evidence, read_answers
-from clonos.demo.example import Example, example_directory, load_example
-from clonos.demo.producer import SteadyProducer
-from clonos.demo.reader import OutputReader
-from clonos.demo.verdict import Verdict
 from clonos.errors import ClonosError
 from clonos.kafka import client_config
 from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import Deadline, eventually
+from clonos_demo.evidence import Evidence, read_answers
+from clonos_demo.example import Example, example_directory, load_example
+from clonos_demo.producer import SteadyProducer
+from clonos_demo.reader import OutputReader
+from clonos_demo.verdict import Verdict
 from integration.containers.stack import ROOT, Stack, docker, stack
 from support.reporting import used
 

@@ -10,7 +10,6 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from clonos.demo.in_doubt import EpochInDoubt
 from clonos.errors import BrokerUnavailable
 from clonos.log.claiming import Ownership, claim
 from clonos.log.control import lane_id
@@ -19,6 +18,7 @@ from clonos.log.records import EpochCommitted, InputSlice, Marker, encode
 from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
+from clonos_demo.in_doubt import EpochInDoubt
 from support.planning import planned
 
 Step = Callable[[], None]

@@ -6,8 +6,8 @@ import json
 from enum import StrEnum
 from typing import Any
 
-from clonos.demo.evidence import Published
-from clonos.demo.verdict import Verdict
+from clonos_demo.evidence import Published
+from clonos_demo.verdict import Verdict
 
 Value = dict[str, Any]
 

@@ -9,9 +9,9 @@ from enum import StrEnum
 import pytest
 from checking import Value, clean_verdict, faults, published
 
-from clonos.demo.evidence import Evidence, Published, Sent
-from clonos.demo.example import example_module
-from clonos.demo.verdict import Fault, Verdict
+from clonos_demo.evidence import Evidence, Published, Sent
+from clonos_demo.example import example_module
+from clonos_demo.verdict import Fault, Verdict
 
 checker = example_module("orders", "check")
 IDLE_MS = checker.IDLE_MS

@@ -19,21 +19,21 @@ from typing import Any
 
 import pytest
 
-from clonos.demo import run as run_module
-from clonos.demo.demo import cold, planned
-from clonos.demo.environment import Topics, answer_server, event_counters
-from clonos.demo.evidence import read_answers
-from clonos.demo.example import example_directory, example_module, load_example
-from clonos.demo.gaps import Gap, Kill, median_s, side_by_side, times_shorter
-from clonos.demo.hosted import HostedJob
-from clonos.demo.producer import SteadyProducer
-from clonos.demo.reader import OutputReader, longest_gap
-from clonos.demo.run import Run, kill_delays
-from clonos.demo.screen import Counters
 from clonos.errors import SpecError
 from clonos.settings import KafkaSettings
 from clonos.standby.states import StandbyState
 from clonos.testing.harness import Killed
+from clonos_demo import run as run_module
+from clonos_demo.demo import cold, planned
+from clonos_demo.environment import Topics, answer_server, event_counters
+from clonos_demo.evidence import read_answers
+from clonos_demo.example import example_directory, example_module, load_example
+from clonos_demo.gaps import Gap, Kill, median_s, side_by_side, times_shorter
+from clonos_demo.hosted import HostedJob
+from clonos_demo.producer import SteadyProducer
+from clonos_demo.reader import OutputReader, longest_gap
+from clonos_demo.run import Run, kill_delays
+from clonos_demo.screen import Counters
 
 
 def test_every_answer_is_unique_and_recorded_before_the_response(tmp_path: Path) -> None:

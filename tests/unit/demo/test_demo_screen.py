@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from clonos.cli.demo import Example
-from clonos.demo.demo import Report, shares
-from clonos.demo.example import NAMES
-from clonos.demo.gaps import RECOVERY_KINDS, Gap
-from clonos.demo.screen import Counters, Outcome, Progress, Screen
-from clonos.demo.verdict import Fault, Finding, Verdict
+from clonos_demo.command import Example
+from clonos_demo.demo import Report, shares
+from clonos_demo.example import NAMES
+from clonos_demo.gaps import RECOVERY_KINDS, Gap
+from clonos_demo.screen import Counters, Outcome, Progress, Screen
+from clonos_demo.verdict import Fault, Finding, Verdict
 
 CLEAN = Verdict(
     records_in=10, expected=30, published=30, duplicates=0, lost=0, order_breaks=0, contradictions=0, pending=0

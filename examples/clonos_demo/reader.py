@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Message
 
-from clonos.demo.evidence import Published, Sourced, decode_sourced
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import CommittedReader
+from clonos_demo.evidence import Published, Sourced, decode_sourced
 
 
 def longest_gap(arrivals: Iterable[float], *, until: float) -> float:

@@ -18,8 +18,12 @@ from typing import Any
 import yaml
 
 from clonos.client import Client
-from clonos.demo.direct import DirectJob, KillableJob
-from clonos.demo.environment import (
+from clonos.errors import ClonosError
+from clonos.local import spark_cluster
+from clonos.resources.jobs import Recovery
+from clonos.settings import KafkaSettings, Settings
+from clonos_demo.direct import DirectJob, KillableJob
+from clonos_demo.environment import (
     Topics,
     answer_server,
     environment_for,
@@ -28,17 +32,13 @@ from clonos.demo.environment import (
     own_prefix,
     work_directory,
 )
-from clonos.demo.evidence import read_answers
-from clonos.demo.example import Example
-from clonos.demo.gaps import Gap, Kill, Target, side_by_side
-from clonos.demo.hosted import HostedJob, control_plane, platform_home
-from clonos.demo.producer import SteadyProducer
-from clonos.demo.run import PARTITIONS, Run, kill_delays
-from clonos.demo.screen import Counters, Outcome, Screen
-from clonos.errors import ClonosError
-from clonos.local import spark_cluster
-from clonos.resources.jobs import Recovery
-from clonos.settings import KafkaSettings, Settings
+from clonos_demo.evidence import read_answers
+from clonos_demo.example import Example
+from clonos_demo.gaps import Gap, Kill, Target, side_by_side
+from clonos_demo.hosted import HostedJob, control_plane, platform_home
+from clonos_demo.producer import SteadyProducer
+from clonos_demo.run import PARTITIONS, Run, kill_delays
+from clonos_demo.screen import Counters, Outcome, Screen
 
 PLAIN_KILLS = 1
 _SUMMED = ("records_in", "expected", "published", "duplicates", "lost", "order_breaks", "contradictions", "kills")

@@ -18,12 +18,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import clonos
-from clonos.demo.screen import Counters
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import BrokerUnavailable, EnvironmentFault
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings, Settings
+from clonos_demo.screen import Counters
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,11 @@ def demo(
 
     Exit code 1 if a Clonos job lost, duplicated, reordered or contradicted a record.
     """
-    from clonos.demo.demo import Demo, Options
-    from clonos.demo.example import NAMES, load_example
-    from clonos.demo.screen import Screen
     from clonos.settings import Settings
     from clonos.telemetry.printable import console
+    from clonos_demo.demo import Demo, Options
+    from clonos_demo.example import NAMES, load_example
+    from clonos_demo.screen import Screen
 
     # SIGTERM unwinds like Ctrl-C, so that no Kafka and no job outlives the demo.
     signal.signal(signal.SIGTERM, _leave)

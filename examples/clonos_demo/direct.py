@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from clonos.demo.gaps import Target
 from clonos.testing.harness import ChildProcess, Killed, ProcessGroup
+from clonos_demo.gaps import Target
 
 
 class KillableJob(Protocol):

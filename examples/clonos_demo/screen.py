@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clonos.demo.gaps import RECOVERY_KINDS, Gap, RecoveryKind, median_s, times_shorter
-from clonos.demo.verdict import Verdict
 from clonos.resources.jobs import Recovery
+from clonos_demo.gaps import RECOVERY_KINDS, Gap, RecoveryKind, median_s, times_shorter
+from clonos_demo.verdict import Verdict
 
 SECONDS_SHOWN = 60
 _LINE_EVERY_S = 5.0

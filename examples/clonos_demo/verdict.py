@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from clonos.demo.evidence import Published, SourcePosition, json_decoder
+from clonos_demo.evidence import Published, SourcePosition, json_decoder
 
 _FINDINGS_KEPT = 20
 

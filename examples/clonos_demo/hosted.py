@@ -13,8 +13,6 @@ from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.client.jobs import ENDED
 from clonos.client.submission import read_submission
-from clonos.demo.gaps import Target
-from clonos.demo.screen import Counters
 from clonos.errors import ClonosError
 from clonos.local import background
 from clonos.local.plan import Plan
@@ -23,6 +21,8 @@ from clonos.resources.jobs import JobCreate, Recovery
 from clonos.settings import Settings
 from clonos.standby.states import StandbyState
 from clonos.testing.harness import Killed, PlatformJob, ProcessGroup, has_rehearsed
+from clonos_demo.gaps import Target
+from clonos_demo.screen import Counters
 
 _LINES: Final = 15
 _STOP_TIMEOUT_S: Final = 60.0

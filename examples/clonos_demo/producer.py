@@ -10,10 +10,10 @@ from functools import partial
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from clonos.demo.evidence import Sent
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import SEQUENTIAL, client_config, undelivered
 from clonos.settings import KafkaSettings
+from clonos_demo.evidence import Sent
 
 
 class SteadyProducer:

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from clonos.demo.evidence import Evidence
-from clonos.demo.verdict import Verdict
 from clonos.errors import SpecError
+from clonos_demo.evidence import Evidence
+from clonos_demo.verdict import Verdict
 
 NAMES: Final = ("wordcount", "orders", "enrich")
 
@@ -61,7 +61,7 @@ def load_example(name: str) -> Example:
 def example_directory(name: str) -> Path:
     """Path of ``examples/<name>``: in the wheel beside this module, or in the clone."""
     here = Path(__file__).resolve().parent
-    for directory in (here / "examples" / name, here.parents[2] / "examples" / name):
+    for directory in (here / "examples" / name, here.parent / name):
         if (directory / "job.py").is_file():
             return directory
     raise SpecError(f"The demo's job (examples/{name}) is not here.", hint="run the demo from a clone.")

@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clonos.demo.direct import KillableJob
-from clonos.demo.environment import Topics
-from clonos.demo.evidence import Answer, Evidence, Sent
-from clonos.demo.example import Example
-from clonos.demo.gaps import RECOVERY_KINDS, Gap, Kill, RecoveryKind
-from clonos.demo.in_doubt import EpochInDoubt
-from clonos.demo.producer import SteadyProducer
-from clonos.demo.reader import OutputReader, longest_gap
-from clonos.demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
-from clonos.demo.verdict import Verdict
 from clonos.errors import ClonosError
 from clonos.settings import KafkaSettings
+from clonos_demo.direct import KillableJob
+from clonos_demo.environment import Topics
+from clonos_demo.evidence import Answer, Evidence, Sent
+from clonos_demo.example import Example
+from clonos_demo.gaps import RECOVERY_KINDS, Gap, Kill, RecoveryKind
+from clonos_demo.in_doubt import EpochInDoubt
+from clonos_demo.producer import SteadyProducer
+from clonos_demo.reader import OutputReader, longest_gap
+from clonos_demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
+from clonos_demo.verdict import Verdict
 
 PARTITIONS = 3
 _FIRST_OUTPUT_WITHIN_S = 180.0

@@ -2,7 +2,7 @@
 
 One query publishes the words and a random sample of them, another one the totals. Each task calls the HTTP server once
 per word. The outputs are those of the Clonos job, so the same checker computes the verdict. Only the session is that of
-Clonos, because it provides Java and the Kafka connector. The demo runs the job as ``python -m clonos.demo.plain``.
+Clonos, because it provides Java and the Kafka connector. The demo runs the job as ``python -m clonos_demo.plain``.
 """
 
 from __future__ import annotations
