@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from clonos.agent.waiting import is_set_within
+from clonos.telemetry.driver_events import Epoch
 from support.connection import Connection, RequestFailed
 
 EPOCH_S: Final = 1.0
@@ -26,6 +27,8 @@ _COALESCE_S: Final = 0.05
 _WAIT_S: Final = 20.0
 _BACKOFF_S: Final = 0.5
 _LINES: Final = 5000
+_REST_INTERVAL_S: Final = 1.0
+_CHANGING_S: Final = 10.0
 
 
 @dataclass
@@ -51,9 +54,10 @@ class Driver:
     Args:
         spec: Specification of the run.
         generation: Generation of its claim.
+        epoch_s: Seconds from one epoch to the next.
     """
 
-    def __init__(self, spec: dict[str, Any], generation: int) -> None:
+    def __init__(self, spec: dict[str, Any], generation: int, epoch_s: float) -> None:
         self.run, self.job, self.name = spec["run"], spec["job"], spec["name"]
         self.desired = "RUNNING"
         self.state, self.driver_state = "PENDING", ""
@@ -67,6 +71,7 @@ class Driver:
         self.log_offset = 0
         self.epoch = 0
         self._generation = generation
+        self._epoch_s = epoch_s
         self._read = 0
 
     async def simulate(self, changed: Callable[[], None]) -> None:
@@ -81,10 +86,10 @@ class Driver:
         self.emit("state", state="RUNNING")
         self.state = self.driver_state = "RUNNING"
         changed()
-        due = time.monotonic() + random.uniform(0, EPOCH_S)
+        due = time.monotonic() + random.uniform(0, self._epoch_s)
         while True:
             await asyncio.sleep(due - time.monotonic())
-            due += EPOCH_S
+            due += self._epoch_s
             self._finish_epoch()
 
     def exit(self, state: str, exit_code: int) -> None:
@@ -115,25 +120,30 @@ class Driver:
         """Append an event and its log line."""
         record = {"event": event, "job": self.name, "generation": self._generation, **fields, "at": time.time()}
         self.lines.append(json.dumps(record))
-        record.pop("offsets", None)
+        for name in Epoch.long:
+            record.pop(name, None)
         self.log += json.dumps({**record, "level": "info", "timestamp": _now(), "logger": "clonos.driver"}) + "\n"
 
     def _finish_epoch(self) -> None:
-        records = random.randrange(50, 500)
+        records = int(random.randrange(50, 350) * self._epoch_s)
         self._read += records
-        offsets = {"orders": {str(partition): self._read // 4 for partition in range(4)}}
-        figures = {
-            "skipped_lanes": 0,
-            "diverged_lanes": 0,
-            "recorded_determinants": 30,
-            "replayed_determinants": 0,
-            "dead_letters": 0,
-        }
+        duration_ms = random.randrange(50, 400)
         self.emit(
-            "epoch", query="out", epoch=self.epoch, replay=False, records_in=records, records_out=records, **figures,
-            dropped=0,
-            duration_ms=random.randrange(80, 400), offsets=offsets,
-        )  # fmt: skip
+            "epoch",
+            query="out",
+            epoch=self.epoch,
+            duration_ms=duration_ms,
+            records_in=records,
+            records_out=records,
+            recorded_determinants=30,
+            recorded_bytes=900,
+            published_lanes=4,
+            spans=[{"name": name, "duration_ms": duration_ms / 4} for name in ("plan", "publish", "commit")],
+            operators={"enrich": {"recorded": 30, "replayed": 0, "bytes": 900}},
+            topics_in={"orders": records},
+            latencies=dict.fromkeys(range(26, 34), records // 8),
+            offsets={"orders": {str(partition): self._read // 4 for partition in range(4)}},
+        )
         self.epoch += 1
 
 
@@ -147,6 +157,7 @@ class Agent:
         connect: Opens a connection with the agent's token.
         generations: Job id → newest generation; all agents share the mapping.
         hooks: Callbacks for the measurements.
+        epoch_s: Seconds from one epoch of a driver to the next.
     """
 
     name: str
@@ -154,6 +165,7 @@ class Agent:
     connect: Callable[[], Connection]
     generations: dict[str, int]
     hooks: Hooks
+    epoch_s: float = EPOCH_S
     drivers: dict[str, Driver] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -232,7 +244,7 @@ class Agent:
             driver = self.drivers.get(run)
             if driver is None:
                 self.generations[spec["job"]] = self.generations.get(spec["job"], 0) + 1
-                driver = self.drivers[run] = Driver(spec, self.generations[spec["job"]])
+                driver = self.drivers[run] = Driver(spec, self.generations[spec["job"]], self.epoch_s)
                 self._tasks[run] = asyncio.create_task(driver.simulate(self._report_now))
                 self.hooks.spec_received(driver.job, "RUNNING", now)
             if spec["desired"] != driver.desired:
@@ -255,9 +267,12 @@ class Agent:
         self._push_now.set()
 
     async def _push(self) -> None:
-        connection = self.connect()
+        connection, changing_until = self.connect(), 0.0
         while True:
-            await is_set_within(self._push_now, self._pause_s * random.uniform(0.9, 1.1))
+            # As `clonos.agent.push_batcher`: each second, and more often for a while after a change.
+            pause_s = self._pause_s if time.monotonic() < changing_until else max(self._pause_s, _REST_INTERVAL_S)
+            if await is_set_within(self._push_now, pause_s * random.uniform(0.9, 1.1)):
+                changing_until = time.monotonic() + _CHANGING_S
             self._push_now.clear()
             drivers = [driver for driver in self.drivers.values() if driver.lines or driver.log]
             if not drivers:

@@ -35,7 +35,7 @@ class Load:
     """One run of the load generator.
 
     Args:
-        task: ``host``, ``port``, ``admin``, ``agents`` (name → token), ``jobs``, ``seconds``.
+        task: ``host``, ``port``, ``admin``, ``agents`` (name → token), ``jobs``, ``seconds``, ``epoch_s``, ``users``.
     """
 
     def __init__(self, task: dict[str, Any]) -> None:
@@ -60,14 +60,19 @@ class Load:
                 def connect(token: str = token) -> Connection:
                     return Connection(self._task["host"], self._task["port"], token)
 
-                others.append(group.create_task(Agent(name, slots, connect, generations, hooks).simulate()))
+                others.append(
+                    group.create_task(Agent(name, slots, connect, generations, hooks, self._task["epoch_s"]).simulate())
+                )
             await asyncio.sleep(2.0)
             burst = await self._start_all(jobs)
             await asyncio.sleep(_SETTLE_S)
             for measurements in (self._durations, self._lags, self._errors, self._waiting):
                 measurements.clear()
             print("measuring", flush=True)
-            using = [group.create_task(self._list_jobs(len(jobs))), group.create_task(self._stop_and_start_jobs(jobs))]
+            using = []
+            if self._task["users"]:
+                using.append(group.create_task(self._list_jobs(len(jobs))))
+                using.append(group.create_task(self._stop_and_start_jobs(jobs)))
             await asyncio.sleep(self._task["seconds"])
             for task in [*using, *others]:
                 task.cancel()
