@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import copy
 import json
 import random
 import shutil
@@ -154,10 +155,10 @@ def _changing(url: str) -> Iterator[None]:
         while not ending.is_set():
             async with database.transaction() as session:
                 for row in await session.scalars(select(JobRow).where(JobRow.id.in_(jobs))):
-                    metrics = json.loads(json.dumps(row.metrics))
-                    metrics["queries"]["out"]["records_out"] += random.randint(50, 500)
-                    metrics["queries"]["out"]["lag"] = {"in": random.randint(0, 5000)}
-                    row.metrics = metrics
+                    figures = row.figures
+                    figures.queries["out"].records_out += random.randint(50, 500)
+                    figures.queries["out"].lag = {"in": random.randint(0, 5000)}
+                    row.metrics = copy.copy(figures)
             await asyncio.sleep(1.0)
         await database.close()
 

@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,8 +15,11 @@ from clonos.errors import ClonosError
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import EventsBatch, HostRegister, LogBatch, RunSpec
 from clonos_api.store import artifacts, epochs, hosts, jobs, logs, pushed, runs
+from clonos_api.store.columns import JobFigures, Json, plain, read
 from clonos_api.store.db.rows import new_id
-from clonos_api.store.tables import HostRow, JobRow, RunRow
+from clonos_api.store.tables import Base, HostRow, JobRow, RunRow
+
+R = TypeVar("R", bound=Base)
 
 START = 1_700_000_000.0
 
@@ -42,7 +45,25 @@ async def job_row(session: AsyncSession, name: str | None = None, **labels: str)
 
 def receive_now(job: JobRow) -> None:
     """Rates are those of the moment at which the newest epoch arrived, however slow the machine is."""
-    job.metrics = {**(job.metrics or {}), "received_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
+    set_figures(job, {"received_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()})
+
+
+def set_figures(job: JobRow, figures: dict[str, Any]) -> None:
+    """Set figures of a job, as JSON."""
+    job.metrics = read(JobFigures, plain(job.metrics or {}) | figures)
+
+
+def typed(row: type[R], **columns: Any) -> R:
+    """A row that is not stored; JSON columns may be plain JSON."""
+    kinds = {column.key: column.type.kind for column in row.__table__.columns if isinstance(column.type, Json)
+             and columns.get(column.key) is not None}  # fmt: skip
+    return row(**{name: read(kinds[name], plain(each)) if name in kinds else each for name, each in columns.items()})
+
+
+def respec(job: JobRow, **inner: Any) -> None:
+    """Set fields of a job's specification, as JSON."""
+    whole = plain(job.spec)
+    job.spec = JobSpec.model_validate({**whole, "spec": whole["spec"] | inner})
 
 
 async def host_row(session: AsyncSession, name: str | None = None, *, lease_s: float = 60.0) -> HostRow:

@@ -71,7 +71,7 @@ async def check_job(session: AsyncSession, spec: JobSpec) -> list[FieldProblem]:
 
 def _incompatible(cluster: ClusterRow) -> Iterator[FieldProblem]:
     if cluster.state == ClusterState.INCOMPATIBLE:
-        seen = " ".join((cluster.report or {}).get("problems", []))
+        seen = " ".join(cluster.report.problems if cluster.report is not None else ())
         hint = f"let an admin fix it, then: clonos cluster check {cluster.name}"
         yield FieldProblem(field="spec.cluster", what=f"cluster {cluster.name} is INCOMPATIBLE: {seen}", hint=hint)
 

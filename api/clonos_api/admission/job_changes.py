@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
-from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, JobPatch
 from clonos_api.admission import checkpoint_owners, clusters, spec_checks
 from clonos_api.auth import Principal
@@ -64,7 +63,7 @@ async def roll_back(
         )
     if target == job.version:
         return job
-    spec = JobSpec.model_validate((await jobs.stored_version(session, job, target)).spec)
+    spec = (await jobs.stored_version(session, job, target)).spec
     spec_checks.refuse(await clusters.check_job(session, spec))
     await checkpoint_owners.check_checkpoint(session, caller, job.name, spec.spec.checkpoint, settings)
     return await jobs.revert(session, job, target)

@@ -8,7 +8,6 @@ from typing import Final, Literal
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
-from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
@@ -17,8 +16,8 @@ from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.placement import HOST_LABEL
 from clonos_api.settings import ApiSettings
 from clonos_api.store import clusters, hosts, jobs, operations, planned_moves, runs
+from clonos_api.store.columns import Moving
 from clonos_api.store.db.clock import now
-from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import HostRow, JobRow, JobVersionRow, OperationRow, RunRow
 
 # Longer than the deadlines of the move itself, so that these report the cause of a failure: the successor starts, and
@@ -73,27 +72,24 @@ async def begin(
     """
     run = await _driver(session, job)
     # A move that has begun its hand-over must not be replaced.
-    current = planned_moves.of(job)
+    current = job.moving
     if current is not None and (current.handed_at is not None or current.failure is not None):
         raise StateConflict(f"The driver of job {job.name} is being replaced.", hint="retry when the move has ended.")
     if current is not None and kind == "move" and current.cause == "upgrade" and current.version == job.version:
         job = await jobs.revert(session, job, current.previous)  # the move replaces the upgrade
-    arguments = {"to": to.name if to is not None else None} if kind == "move" else {"version": job.version}
-    operation = await operations.begin(
-        session, kind, job=job.id, arguments=arguments, timeout_s=timeout_s + _MARGIN_S, by=by
-    )
-    reached = run.order["version"] == job.version if kind == "upgrade" else to is not None and to.id == run.host
+    operation = await operations.begin(session, kind, job=job.id, timeout_s=timeout_s + _MARGIN_S, by=by)
+    reached = run.spec.version == job.version if kind == "upgrade" else to is not None and to.id == run.host
     if reached:
-        result = {"run": run.id, "generation": job.generation, "version": run.order["version"]}
+        result = {"run": run.id, "generation": job.generation, "version": run.spec.version}
         return await operations.complete(session, operation, result)
     moving = Moving(
         cause=kind,
         operation=operation.id,
         leaves=run.host,
         to=to.id if to is not None else None,
-        version=job.version if kind == "upgrade" else run.order["version"],
-        previous=run.order["version"],
-        kept=await _standbys_before(session, job, run.order["version"]) if kind == "upgrade" else 0,
+        version=job.version if kind == "upgrade" else run.spec.version,
+        previous=run.spec.version,
+        kept=await _standbys_before(session, job, run.spec.version) if kind == "upgrade" else 0,
         until=await now(session) + timedelta(seconds=timeout_s),
     )
     await planned_moves.begin(session, job, moving)
@@ -103,7 +99,7 @@ async def begin(
 async def _standbys_before(session: AsyncSession, job: JobRow, version: int) -> int:
     """Return the number of standbys of the driver's version; the job may revert to that version."""
     previous = await session.get(JobVersionRow, (job.id, version))
-    return 0 if previous is None else JobSpec.model_validate(previous.spec).spec.standby.dedicated_replicas
+    return 0 if previous is None else previous.spec.spec.standby.dedicated_replicas
 
 
 async def _driver(session: AsyncSession, job: JobRow) -> RunRow:

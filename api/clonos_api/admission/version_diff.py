@@ -15,7 +15,6 @@ from typing import Final
 import yaml
 from starlette.concurrency import run_in_threadpool
 
-from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import VersionDiff
 from clonos_api.admission import artifact_bytes
 from clonos_api.store import artifacts
@@ -78,7 +77,7 @@ async def compare(database: Database, before: JobVersionRow, after: JobVersionRo
     if before.artifact != after.artifact:
         lines = [f"--- code {before.artifact[:12]}", f"+++ code {after.artifact[:12]}"]
         if code:
-            main = after.spec["spec"].get("main") or "job.py"
+            main = after.spec.spec.main or "job.py"
             async with _opened(database, before.artifact, main) as old, _opened(database, after.artifact, main) as new:
                 lines += await run_in_threadpool(_of_files, old, new, budget)
     return VersionDiff(before=before.version, after=after.version, spec=spec, code=lines)
@@ -86,8 +85,8 @@ async def compare(database: Database, before: JobVersionRow, after: JobVersionRo
 
 def text_of(version: JobVersionRow) -> str:
     """Return the specification of a version as YAML, without the fields that have their defaults."""
-    spec = JobSpec.model_validate(version.spec)
-    return str(yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), sort_keys=False))
+    spec = version.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return str(yaml.safe_dump(spec, sort_keys=False))
 
 
 async def listing(database: Database, sha: str, main: str) -> list[tuple[str, str]]:

@@ -68,7 +68,7 @@ async def show_job(
     diff: VersionDiff | None = None
     code: list[tuple[str, str]] = []
     if tab == "configuration" and owns and row.deleted_at is None:
-        main = row.spec["spec"].get("main") or "job.py"
+        main = row.spec.spec.main or "job.py"
         code = await version_diff.listing(database, row.artifact, main)
     if tab == "configuration" and version is not None:
         async with database.reading() as session:

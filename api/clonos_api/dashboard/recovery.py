@@ -88,7 +88,7 @@ async def _epochs(
     rows = select(EpochRow.query, EpochRow.body).where(EpochRow.job == job, there).order_by(order).limit(_NEAR)
     offsets: dict[str, dict[str, dict[str, int]]] = {}
     for query, body in await session.execute(rows):
-        offsets.setdefault(query, body.get("offsets") or {})
+        offsets.setdefault(query, body.offsets)
     return offsets
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from clonos_api.fleet.facts import Facts, queries_of, read_facts
+from clonos_api.fleet.facts import Facts, read_facts
 from clonos_api.fleet.forecasts import Estimates, read_estimates
 from clonos_api.fleet.health import Rates, attention, dependencies_of, line_of, unread_of
 from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Head, Strip
@@ -64,7 +64,7 @@ class History:
 
 def _sum_of(figure: str) -> Callable[[JobRow], int]:
     """The sum of a metric of the queries of a job, such as ``records_out``."""
-    return lambda job: sum(query.get(figure, 0) for query in queries_of(job))
+    return lambda job: sum(getattr(query, figure) for query in job.figures.queries.values())
 
 
 @dataclass

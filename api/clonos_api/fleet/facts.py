@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -82,7 +82,7 @@ async def read_facts(session: AsyncSession) -> Facts:
     )
     standbys: dict[str, list[Waiting]] = {}
     for job, host, state, created_at, since, body in await session.execute(waiting):
-        standby = Waiting(names.get(host, host), state, created_at or since, body.get("epoch_s"))
+        standby = Waiting(names.get(host, host), state, created_at or since, body.epoch_s)
         standbys.setdefault(job or "", []).append(standby)
     diverged = select(CounterRow.job, CounterRow.value).where(CounterRow.name == "diverged_lanes", CounterRow.value > 0)
     at = await now(session)
@@ -104,11 +104,6 @@ async def read_facts(session: AsyncSession) -> Facts:
         tokens=await tokens.expiring(session),
         pool_available=frozenset(host.name for host in hosts if host.pool_available and host.state == HostState.READY),
     )
-
-
-def queries_of(job: JobRow) -> list[Mapping[str, Any]]:
-    """The metrics of each query of a job."""
-    return list(((job.metrics or {}).get("queries") or {}).values())
 
 
 def _is_disconnected(row: HostRow, at: datetime) -> bool:

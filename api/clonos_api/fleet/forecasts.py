@@ -60,14 +60,13 @@ async def read_estimates(session: AsyncSession) -> Estimates:
     steps: list[float] = []
     for job, body in await session.execute(rows.order_by(RecoveryRow.started_at.desc()).limit(_NEWEST)):
         # Without input: the time until it was ready to read.
-        if body.get("outcome") not in ("COMPLETED", "IDLE") or body["cause"] in _NEITHER:
+        if body.outcome not in ("COMPLETED", "IDLE") or body.cause in _NEITHER:
             continue
-        if body.get("downtime_ms") is None:
+        if body.downtime_ms is None:
             continue
-        (warm if body.get("standby") else cold).append((job, float(body["downtime_ms"]) / 1000))
-        if body.get("standby") and body["cause"] == "crash" and body.get("phases"):
-            phases = (phase for phase in body["phases"] if phase["name"] not in _REHEARSED)
-            steps.append(sum(phase["duration_ms"] for phase in phases) / 1000)
+        (warm if body.standby else cold).append((job, body.downtime_ms / 1000))
+        if body.standby and body.cause == "crash" and body.phases:
+            steps.append(sum(phase.duration_ms for phase in body.phases if phase.name not in _REHEARSED) / 1000)
     ready = (
         select(StandbyRow.since, RunRow.created_at)
         .join(RunRow, RunRow.id == StandbyRow.id)

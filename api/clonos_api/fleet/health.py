@@ -11,8 +11,7 @@ from clonos.resources.figures import duration
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.resources.lag import lag_of_job
 from clonos.standby.states import StandbyState
-from clonos.units import parse_duration
-from clonos_api.fleet.facts import Facts, queries_of
+from clonos_api.fleet.facts import Facts
 from clonos_api.fleet.forecasts import Estimates, forecast_of
 from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Late, Line, Proof, Seat, Stall
 from clonos_api.fleet.stalls import computes_first_epoch, stall_of
@@ -50,7 +49,7 @@ class Rates:
 
 def unread_of(job: JobRow) -> int | None:
     """The unread records of a job's sources; None: not reported yet."""
-    return lag_of_job(query.get("lag") or {} for query in queries_of(job))
+    return lag_of_job(query.lag for query in job.figures.queries.values())
 
 
 def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Line:
@@ -74,8 +73,8 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Li
         health=_health(job, weak, stall, seats, facts.at, first=first),
         seats=tuple(seats),
         weak=weak,
-        failure=str(job.failure["what"]) if job.failure else None,
-        hint=str(job.failure.get("hint") or "") if job.failure else "",
+        failure=job.failure.what if job.failure is not None else None,
+        hint=job.failure.hint if job.failure is not None else "",
         last=_last(recovery) if recovery is not None else None,
         restarts=job.restarts,
         lag=lag,
@@ -103,23 +102,20 @@ def attention(line: Line) -> tuple[int, str]:
 
 def dependencies_of(jobs: Iterable[JobRow]) -> Dependencies:
     """The systems on which jobs depend, as the drivers of running jobs report them."""
-    reports = {job.name: job.metrics or {} for job in jobs if job.state == JobState.RUNNING}
-    kafka = {name: metrics["kafka"] for name, metrics in reports.items() if metrics.get("kafka")}
+    reports = {job.name: job.figures for job in jobs if job.state == JobState.RUNNING}
+    kafka = {name: figures.kafka for name, figures in reports.items() if figures.kafka is not None}
     return Dependencies(
         drivers=len(kafka),
-        brokers=min((int(seen["brokers"]) for seen in kafka.values()), default=None),
-        silent=tuple(sorted(name for name, seen in kafka.items() if seen.get("silent_since"))),
-        waiting=tuple(sorted(name for name, metrics in reports.items() if metrics.get("waiting"))),
-        under_replicated=sum(int(seen.get("under_replicated", 0)) for seen in kafka.values()),
-        open_transactions=len(
-            {topic for metrics in reports.values() for topic in metrics.get("open_transactions") or {}}
-        ),
+        brokers=min((seen.brokers for seen in kafka.values()), default=None),
+        silent=tuple(sorted(name for name, seen in kafka.items() if seen.silent_since is not None)),
+        waiting=tuple(sorted(name for name, figures in reports.items() if figures.waiting is not None)),
+        under_replicated=sum(seen.under_replicated for seen in kafka.values()),
+        open_transactions=len({topic for figures in reports.values() for topic in figures.open_transactions}),
     )
 
 
 def _epochs(job: JobRow) -> tuple[tuple[str, int], ...]:
-    queries = (job.metrics or {}).get("queries") or {}
-    return tuple((name, int(query["epoch"])) for name, query in queries.items() if query.get("epoch") is not None)
+    return tuple((name, query.epoch) for name, query in job.figures.queries.items())
 
 
 def _behind(job: JobRow, lag: int | None, rates: Rates) -> str | None:
@@ -129,9 +125,8 @@ def _behind(job: JobRow, lag: int | None, rates: Rates) -> str | None:
     """
     if not lag:
         return ""
-    interval_s = parse_duration(((job.spec.get("spec") or {}).get("trigger") or {}).get("interval") or "0s")
-    slow_s = max((float(query.get("slow_epoch_ms") or 0.0) / 1000 for query in queries_of(job)), default=0.0)
-    limit_s = max(_BEHIND_S, 3 * (interval_s + slow_s))
+    slow_ms = max((query.slow_epoch_ms for query in job.figures.queries.values()), default=0.0)
+    limit_s = max(_BEHIND_S, 3 * (job.spec.spec.trigger.interval_ms + slow_ms) / 1000)
     if not rates.read:
         # A job reads nothing while it computes an epoch, or waits for the next one.
         if rates.read is None or rates.unread is None or rates.measured_s < limit_s:
@@ -160,26 +155,27 @@ def _seats(job: JobRow, facts: Facts) -> list[Seat]:
 
 def _late(job: JobRow, at: datetime) -> Late | None:
     """The late rows of a job whose queries dropped some in the last minutes."""
-    newest = max((query["late_at"] for query in queries_of(job) if query.get("late_at")), default=None)
-    if newest is None or at - datetime.fromisoformat(newest) > _LATE_FOR:
+    queries = job.figures.queries.values()
+    newest = max((query.late_at for query in queries if query.late_at is not None), default=None)
+    if newest is None or at - newest > _LATE_FOR:
         return None
-    return Late(datetime.fromisoformat(newest), sum(query.get("late_rows", 0) for query in queries_of(job)))
+    return Late(newest, sum(query.late_rows for query in queries))
 
 
 def _last(row: RecoveryRow) -> Last:
-    return Last(row.id, row.body["cause"], row.started_at, row.body.get("downtime_ms"), row.ended_at is None)
+    return Last(row.id, row.body.cause, row.started_at, row.body.downtime_ms, row.ended_at is None)
 
 
 def _doubts(job: JobRow, facts: Facts) -> list[str]:
     """Reasons why records may be published twice, or differently in a replay."""
     # The running driver decides: its code may override the specification, which may also be of a later version.
-    spec, metrics = job.spec.get("spec") or {}, job.metrics or {}
-    delivery = metrics.get("delivery") or {"": spec.get("delivery", "exactly-once")}
+    spec, figures = job.spec.spec, job.figures
+    delivery = figures.delivery or {"": spec.delivery}
     reasons = []
     if "at-least-once" in delivery.values():
         sinks = ", ".join(sorted(sink for sink, mode in delivery.items() if sink and mode == "at-least-once"))
         reasons.append(f"delivers at least once{f' ({sinks})' if sinks else ''}, as configured")
-    if str(metrics.get("sharing_depth") or spec.get("sharingDepth", "full")) == "0":
+    if (figures.sharing_depth or spec.sharing_depth) == "0":
         reasons.append("records no answers (sharingDepth 0): clock and service reads are not replayed")
     if facts.diverged.get(job.id):
         reasons.append(f"{facts.diverged[job.id]} lanes differed in a replay")
@@ -191,7 +187,7 @@ def _doubts(job: JobRow, facts: Facts) -> list[str]:
 
 def _unguarded(job: JobRow, seats: list[Seat], facts: Facts) -> list[str]:
     """Reasons that leave the guarantee intact: records that may be deleted unread, or a slow recovery."""
-    close = {topic: share for query in queries_of(job) for topic, share in (query.get("retention") or {}).items()}
+    close = {topic: share for query in job.figures.queries.values() for topic, share in query.retention.items()}
     reasons = [
         f"{share} % of the records in {topic} are unread, and its retention deletes records: unread records may be lost"
         for topic, share in sorted(close.items())
@@ -199,8 +195,8 @@ def _unguarded(job: JobRow, seats: list[Seat], facts: Facts) -> list[str]:
     if job.state == JobState.RUNNING:
         reasons += [
             f"readers of {topic} wait for a long open transaction"
-            for topic, since in sorted(((job.metrics or {}).get("open_transactions") or {}).items())
-            if facts.at - datetime.fromisoformat(since) > _STAYS_OPEN
+            for topic, since in sorted(job.figures.open_transactions.items())
+            if facts.at - since > _STAYS_OPEN
         ]
         wanted = _wanted(job) or 0
         waiting = [seat for seat in seats if seat.role == "standby"]
@@ -217,9 +213,8 @@ def _unguarded(job: JobRow, seats: list[Seat], facts: Facts) -> list[str]:
 
 def _wanted(job: JobRow) -> int | None:
     """Number of standbys that the specification requests; None: it uses the warm pool."""
-    asked = (job.spec.get("spec") or {}).get("standby") or {}
-    mode = asked.get("mode", "dedicated")
-    return None if mode == "pool" else int(asked.get("replicas", 0)) if mode == "dedicated" else 0
+    standby = job.spec.spec.standby
+    return None if standby.mode == "pool" else standby.dedicated_replicas
 
 
 def _health(

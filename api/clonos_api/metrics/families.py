@@ -161,7 +161,7 @@ def _of_topics(jobs: Sequence[JobSample], figure: str) -> Rows:
     """A figure of each source topic of each query."""
     for job in jobs:
         for query, figures in job.queries.items():
-            for topic, value in (figures.get(figure) or {}).items():
+            for topic, value in getattr(figures, figure).items():
                 yield (job.name, query, topic), value
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import JobState
-from clonos.units import parse_duration
 from clonos_api.store import hosts, recoveries, standbys, tokens, verifications
+from clonos_api.store.columns import JobFigures, QueryFigures
 from clonos_api.store.tables import CounterRow, JobRow, RecoveryRow, RunRow, StandbyRow
 from clonos_api.store.tokens import Expiring
 
@@ -25,7 +24,7 @@ class JobSample:
     name: str
     state: str
     generation: int  # of the newest claim
-    queries: Mapping[str, Mapping[str, Any]]  # query → its metrics, as the newest driver reported them (`QueryMetrics`)
+    queries: Mapping[str, QueryFigures]  # query → its figures, as the newest driver reported them
     counters: Mapping[str, int]  # name → value of `CounterRow`
     checkpoint_bytes: Mapping[str, int]  # query → bytes of its checkpoint, as measured by the agent of the newest run
     standbys_wanted: int  # number of dedicated standbys in the specification
@@ -119,25 +118,21 @@ async def _jobs(session: AsyncSession) -> tuple[JobSample, ...]:
     for id, name, state, generation, metrics, spec, sizes in await session.execute(
         rows.where(JobRow.deleted_at.is_(None)).order_by(JobRow.name)
     ):
-        metrics, options = metrics or {}, spec.get("spec") or {}
-        standby, at = options.get("standby") or {}, metrics.get("at")
-        silent = (metrics.get("kafka") or {}).get("silent_since") if state == JobState.RUNNING else None
+        figures = metrics or JobFigures()
+        kafka = figures.kafka if state == JobState.RUNNING else None
         sample = JobSample(
             id=id,
             name=name,
             state=state,
             generation=generation,
-            queries=metrics.get("queries") or {},
+            queries=figures.queries,
             counters=sums.get(id, {}),
             checkpoint_bytes=sizes or {},
-            standbys_wanted=int(standby.get("replicas", 0)) if standby.get("mode", "dedicated") == "dedicated" else 0,
-            interval_s=parse_duration((options.get("trigger") or {}).get("interval") or "0s"),
-            epoch_at=datetime.fromisoformat(at) if at else None,
-            open_transactions={
-                topic: datetime.fromisoformat(since)
-                for topic, since in (metrics.get("open_transactions") or {}).items()
-            },
-            kafka_silent_since=datetime.fromisoformat(silent) if silent else None,
+            standbys_wanted=spec.spec.standby.dedicated_replicas,
+            interval_s=spec.spec.trigger.interval_ms / 1000,
+            epoch_at=figures.at,
+            open_transactions=figures.open_transactions,
+            kafka_silent_since=kafka.silent_since if kafka is not None else None,
             contradicted=proofs[id].contradicted if id in proofs else None,
         )
         samples.append(sample)
@@ -148,6 +143,6 @@ async def _recoveries(session: AsyncSession, names: Mapping[str, str]) -> tuple[
     samples = {}
     for row in await session.scalars(recoveries.newest_of_jobs(RecoveryRow.ended_at.is_not(None))):
         if row.job in names and row.ended_at is not None:
-            phases = {phase["name"]: float(phase["duration_ms"]) for phase in row.body["phases"]}
-            samples[row.job] = RecoverySample(names[row.job], row.body["cause"], row.body.get("downtime_ms"), phases)
+            phases = {phase.name: phase.duration_ms for phase in row.body.phases}
+            samples[row.job] = RecoverySample(names[row.job], row.body.cause, row.body.downtime_ms, phases)
     return tuple(samples.values())

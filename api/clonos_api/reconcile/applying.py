@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StartPointMissing
@@ -91,8 +92,8 @@ async def apply(
 async def _spec_of_placed(
     session: AsyncSession, case: JobCase, locations: CheckpointLocations, identity: str
 ) -> RunSpec:
-    following = case.run.order.get("next") if case.run is not None else None
-    other = await jobs.stored_version(session, case.job, following["version"]) if following else None
+    following = case.run.spec.next if case.run is not None else None
+    other = await jobs.stored_version(session, case.job, following.version) if following is not None else None
     restore = case.restore(locations)
     return driver_spec(case.job, case.run, locations, case.clusters, restore, other, platform=identity)
 
@@ -122,8 +123,7 @@ async def _update_job(
                 if begins_new_start(JobState(job.state), decision.to):
                     columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
             case d.SetDeadline():
-                failure = _at(decision.failure, moment)
-                columns["failure"] = None if failure is None else failure.model_dump(mode="json")
+                columns["failure"] = _at(decision.failure, moment)
                 columns["state_deadline"] = None if decision.within_s is None else clock(decision.within_s)
             case d.AcknowledgeRestart():
                 # Without a driver: the next placement is a new start, with the newest version.
@@ -163,8 +163,8 @@ async def _with_way_back(session: AsyncSession, job: JobRow, failure: Failure) -
         return failure.model_copy(update={"hint": f"{failure.hint} Then: `clonos job start {job.name}`.".strip()})
     if run is None or failure.domain != "user":
         return failure
-    version = await jobs.worked(session, job, but=run.order["version"])
-    if version is None and job.version == run.order["version"] == 1:
+    version = await jobs.worked(session, job, but=run.spec.version)
+    if version is None and job.version == run.spec.version == 1:
         return failure  # no change can have caused it
     if version is None:
         back = (
@@ -246,7 +246,7 @@ async def _explain_claim(
         at=newest.claimed_at,
         failure=decision.failure,
     )
-    row.body = {**row.body, "generation": newest.generation, **details}
+    row.body = msgspec.structs.replace(row.body, generation=newest.generation, **details)
     await session.flush()
 
 
@@ -272,29 +272,23 @@ async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequ
         assert run is not None
         match decision:
             case d.MarkLost():
-                run = await _change_spec(session, await runs.lose(session, run), desired="ABSENT")
+                run = await runs.change_spec(session, await runs.lose(session, run), desired="ABSENT")
             case d.RecordFirstClaim():
                 # The driver has recorded the decision about the epochs that were in doubt at this start, and the log
                 # is that of this control plane.
-                if run.order.get("accept_new_code") or run.order.get("adopt"):
-                    run = await _change_spec(session, run, accept_new_code=False, adopt=False)
+                if run.spec.accept_new_code or run.spec.adopt:
+                    run = await runs.change_spec(session, run, accept_new_code=False, adopt=False)
             case d.UpdateRun():
                 stop = {"stop_mode": decision.mode, "stop_timeout_s": max(decision.timeout_s, 0.001)}
-                run = await _change_spec(session, run, desired=decision.desired, **stop)
+                run = await runs.change_spec(session, run, desired=decision.desired, **stop)
             case d.SetTakeoverWait():
-                restart = RunSpec.model_validate(run.order).restart
-                restart = restart.model_copy(update={"takeover_wait_s": decision.seconds})
-                run = await _change_spec(session, run, restart=restart)
+                restart = run.spec.restart.model_copy(update={"takeover_wait_s": decision.seconds})
+                run = await runs.change_spec(session, run, restart=restart)
             case d.ContinueWith():
-                run = await _change_spec(session, run, desired="ABSENT", next=decision.next)
+                run = await runs.change_spec(session, run, desired="ABSENT", next=decision.next)
             case d.CloseRun():
                 run = await runs.end(session, run)
     return run
-
-
-async def _change_spec(session: AsyncSession, run: RunRow, **changes: Any) -> RunRow:
-    spec = RunSpec.model_validate(run.order)
-    return await runs.order(session, run, spec.model_copy(update=changes))
 
 
 async def _update_savepoint(

@@ -19,7 +19,7 @@ from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.run_specs import standby_spec
 from clonos_api.store import events, planned_moves, recoveries, runs, standbys
-from clonos_api.store.planned_moves import Moving
+from clonos_api.store.columns import Moving
 from clonos_api.store.tables import HostRow, JobRow, RunRow, StandbyRow
 
 
@@ -35,9 +35,7 @@ class MoveUpdate:
     @property
     def columns(self) -> dict[str, Any]:
         """The columns of the job's row to change, with their new values."""
-        if self.after == self.before:
-            return {}
-        return {"moving": None if self.after is None else self.after.model_dump(mode="json")}
+        return {} if self.after == self.before else {"moving": self.after}
 
 
 @dataclass
@@ -52,13 +50,13 @@ def update_move(
     case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations, moment: datetime, platform: str
 ) -> MoveUpdate:
     """Computes the changes that `decisions` make to the job's planned move; writes nothing."""
-    before = planned_moves.of(case.job)
+    before = case.job.moving
     update = MoveUpdate(before, before, successor=case.successor)
     for decision in decisions:
         move = update.after
         match decision:
             case d.BeginMove() if case.run is not None:
-                version = case.run.order["version"]
+                version = case.run.spec.version
                 until = moment + timedelta(seconds=decision.within_s)
                 update.after = Moving(
                     cause="drain", leaves=case.run.host, version=version, previous=version, until=until
@@ -134,12 +132,11 @@ async def promote(
     The run continues the counts of attempts and failures of the `previous` driver's run; `changes` are other fields of
     its specification to change.
     """
-    spec = RunSpec.model_validate(run.order)
     attempts, failures = (previous.attempts, previous.consecutive_failures) if previous is not None else (0, 0)
-    restart = spec.restart.model_copy(update={"earlier_failures": failures})
+    restart = run.spec.restart.model_copy(update={"earlier_failures": failures})
     changes |= {"standby": False, "earlier_attempts": attempts, "restart": restart}
     # The run before the standby: reports of agents take their locks in the same order.
-    run = await runs.order(session, run, spec.model_copy(update=changes))
+    run = await runs.change_spec(session, run, **changes)
     standby = await standbys.move(session, standby, StandbyState.PROMOTING)
     if run.driver_state == "RUNNING":  # it promoted itself
         await standbys.move(session, standby, StandbyState.PROMOTED)
@@ -164,21 +161,16 @@ def _standby(case: JobCase, run_id: str) -> tuple[StandbyRow, RunRow]:
 async def _drop(session: AsyncSession, standby: StandbyRow, run: RunRow) -> None:
     ended = run.ended_at is not None or run.state == "LOST"
     if run.ended_at is None:  # the run before the standby, as in `promote`
-        await _discard(session, run)
+        await runs.change_spec(session, run, desired="ABSENT")
     await standbys.move(session, standby, StandbyState.FAILED if ended else StandbyState.RETIRED)
 
 
 async def _dismiss(session: AsyncSession, job: JobRow, move: Moving, successor: RunRow | None) -> None:
     """Ends a standby that received the hand-over and did not take over; one that only waits stays."""
-    if successor is None or successor.id == job.run or move.handed_at is None or successor.order.get("standby"):
+    if successor is None or successor.id == job.run or move.handed_at is None or successor.spec.standby:
         return
     if successor.ended_at is None:
-        await _discard(session, successor)
+        await runs.change_spec(session, successor, desired="ABSENT")
     standby = await session.get(StandbyRow, successor.id, populate_existing=True)
     if standby is not None:
         await standbys.move(session, standby, StandbyState.FAILED)
-
-
-async def _discard(session: AsyncSession, run: RunRow) -> None:
-    spec = RunSpec.model_validate(run.order)
-    await runs.order(session, run, spec.model_copy(update={"desired": "ABSENT"}))

@@ -27,7 +27,7 @@ async def begin(session: AsyncSession, cluster: ClusterRow, host: str, operation
     arguments = {
         "cluster": cluster.id,
         "version": cluster.version,
-        "spec": clusters.description(cluster).model_dump(mode="json", by_alias=True),
+        "spec": clusters.description(cluster),
         "timeout_s": clusters.CHECK_S,
     }
     number = await owners.number(session, cluster.created_by)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -17,7 +16,7 @@ from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.operations import Completed, Failed, Progress, judge, overtaken
 from clonos_api.reconcile.transitions import Intent
-from clonos_api.store import clusters, jobs, operations, planned_moves, tasks
+from clonos_api.store import clusters, jobs, operations, tasks
 from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, SavepointRow, TaskRow
 
 _PLANNED = frozenset({"move", "upgrade"})
@@ -59,12 +58,12 @@ async def read(session: AsyncSession) -> list[Pending]:
 async def _cluster(session: AsyncSession, row: OperationRow) -> ClusterRow | None:
     if row.kind != clusters.CHECK:
         return None
-    return await session.get(ClusterRow, str(row.arguments.get("cluster")), populate_existing=True)
+    return await session.get(ClusterRow, row.arguments.cluster, populate_existing=True)
 
 
 async def _savepoint(session: AsyncSession, row: OperationRow) -> SavepointRow | None:
     if row.kind in _COPIES:
-        return await session.get(SavepointRow, str(row.arguments.get("savepoint")), populate_existing=True)
+        return await session.get(SavepointRow, row.arguments.savepoint, populate_existing=True)
     if not _takes_savepoint(row):
         return None
     query = select(SavepointRow).where(SavepointRow.job == row.job, SavepointRow.created_at >= row.created_at)
@@ -125,13 +124,13 @@ async def expire(session: AsyncSession) -> int:
     for row in rows:
         waiting = await tasks.open_of_operation(session, row.id)
         if row.kind in _COPIES:
-            savepoint = await session.get(SavepointRow, str(row.arguments.get("savepoint")), populate_existing=True)
+            savepoint = await session.get(SavepointRow, row.arguments.savepoint, populate_existing=True)
             if savepoint is not None:
-                failure = Failure.model_validate(row.failure)
-                await saving.give_up(session, savepoint, [task.host for task in waiting], failure)
+                assert row.failure is not None
+                await saving.give_up(session, savepoint, [task.host for task in waiting], row.failure)
         cluster = await _cluster(session, row)
-        if cluster is not None and cluster.state == ClusterState.CHECKING:
-            await clusters.fail(session, cluster, Failure.model_validate(row.failure))
+        if cluster is not None and cluster.state == ClusterState.CHECKING and row.failure is not None:
+            await clusters.fail(session, cluster, row.failure)
         await _end_tasks(session, row)
     return len(rows)
 
@@ -146,21 +145,19 @@ def _verdict(pending: Pending) -> Completed | Failed | None:
     if row.kind == clusters.CHECK:
         if pending.cluster is None:
             return Failed(_missing("The cluster"))
-        return None if pending.cluster.version == row.arguments.get("version") else overtaken("a newer description")
+        return None if pending.cluster.version == row.arguments.version else overtaken("a newer description")
     if job is None:
         return Failed(_missing("The job"))
     if row.kind in _COPIES:
         if pending.savepoint is None:
             return Failed(_missing("The savepoint"))
         over = pending.savepoint.state not in saving.IN_PROGRESS
-        failure = pending.savepoint.failure
-        reason = Failure.model_validate(failure) if failure else _missing("The savepoint")
-        return Failed(reason) if over else None
+        return Failed(pending.savepoint.failure or _missing("The savepoint")) if over else None
     if job.deleted_at is not None:
         return Completed() if row.kind in ("delete", "cancel") else Failed(_missing("The job"))
     if row.kind in _PLANNED:
         # It ends together with the move.
-        move = planned_moves.of(job)
+        move = job.moving
         return None if move is not None and move.operation == row.id else overtaken("another move")
     saved = pending.savepoint.id if pending.savepoint is not None and pending.savepoint.state == "COMPLETED" else None
     return judge(
@@ -168,7 +165,7 @@ def _verdict(pending: Pending) -> Completed | Failed | None:
         Progress(
             state=JobState(job.state),
             intent=Intent(DesiredState(job.desired_state), job.restart_nonce != job.observed_nonce),
-            failure=Failure.model_validate(job.failure) if job.failure else None,
+            failure=job.failure,
             run=job.run,
             generation=job.generation,
             savepoint_requested=_takes_savepoint(row),
@@ -199,7 +196,7 @@ def _reason_to_wait(pending: Pending, hosts: list[HostRow], locations: Checkpoin
     if cluster is None or pending.task_host is not None or _task_for(pending, hosts, locations) is not None:
         return None
     reason = checking.no_host(cluster)
-    return None if cluster.failure == reason.model_dump(mode="json") else reason
+    return None if cluster.failure == reason else reason
 
 
 def _checkpoint(pending: Pending, locations: CheckpointLocations) -> str:
@@ -209,8 +206,8 @@ def _checkpoint(pending: Pending, locations: CheckpointLocations) -> str:
 
 
 def _takes_savepoint(row: OperationRow) -> bool:
-    stop: Any = row.arguments.get("stop")
-    return row.kind == "stop" and isinstance(stop, dict) and stop.get("mode") == StopMode.CHECKPOINT
+    stop = row.arguments.stop
+    return row.kind == "stop" and stop is not None and stop.mode is StopMode.CHECKPOINT
 
 
 def _missing(subject: str) -> Failure:

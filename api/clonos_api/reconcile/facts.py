@@ -11,7 +11,7 @@ from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile.transitions import Intent
-from clonos_api.store.planned_moves import Moving
+from clonos_api.store.columns import Moving
 
 # States of a driver that starts or restarts.
 _BEFORE_RUNNING = frozenset({"STARTING", "CLAIMING", "RECONCILING", "RESTARTING", "WAITING"})

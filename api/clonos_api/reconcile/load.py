@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.jobs.spec import JobSpec
-from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
-from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopMode, StopRequest
+from clonos.resources.jobs import DesiredState, JobState, StartFrom, StopMode
 from clonos.standby.launch_request import pool_eligible
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyFacts
 from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
-from clonos_api.store import clusters, hosts, jobs, planned_moves, standbys
+from clonos_api.store import clusters, hosts, jobs, standbys
+from clonos_api.store.columns import UnreadableValue
 from clonos_api.store.db.clock import now
-from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import (
     ClusterRow,
     GenerationRow,
@@ -66,27 +65,12 @@ class JobCase:
     unable: frozenset[int] = frozenset()  # `RunFacts.unable` of `run`
     clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
-    @property
-    def move(self) -> Moving | None:
-        """The job's planned move in progress."""
-        return planned_moves.of(self.job)
-
-    @property
-    def stop(self) -> StopRequest | None:
-        """The request that stops the job."""
-        return StopRequest.model_validate(self.job.stop) if self.job.stop else None
-
-    @property
-    def start_from(self) -> StartFrom | None:
-        """The older point from which the job starts."""
-        return StartFrom.model_validate(self.job.start_from) if self.job.start_from else None
-
     def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
         """Returns the facts about the job and its run, as `decide.decide` needs them."""
         row = self.job
-        start = self.start_from
+        start = row.start_from
         local = self.is_local(locations)
-        standby = JobSpec.model_validate(row.spec).spec.standby
+        standby = row.spec.spec.standby
         job = JobFacts(
             id=row.id,
             name=row.name,
@@ -94,7 +78,7 @@ class JobCase:
             desired=DesiredState(row.desired_state),
             since=row.state_since,
             deadline=row.state_deadline,
-            stop=self.stop,
+            stop=row.stop,
             restart=row.restart_nonce != row.observed_nonce,
             labels=row.labels,
             local=local,
@@ -103,7 +87,7 @@ class JobCase:
             resolutions=bool(row.resolutions),
             adopt=row.adopt,
             start_error=self._start_error(start),
-            failure=Failure.model_validate(row.failure) if row.failure else None,
+            failure=row.failure,
             unreachable_runs=self.unreachable_runs,
             savepoint=self._savepoint_state(),
             failed_domain=self.failed_domain,
@@ -112,7 +96,7 @@ class JobCase:
             self_promotion=standby.self_promote_after_s > 0,
             relocatable=not local and standby.mode != "none",
             prefers_pool=start is None and self._pool_eligible(),
-            planned_move=self.move,
+            planned_move=row.moving,
             previous_stored=self.previous_stored,
             successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
             cluster=self.cluster(),
@@ -129,7 +113,7 @@ class JobCase:
 
     def cluster(self, *, newest: bool = False) -> ClusterFacts | None:
         """Returns the facts about the Spark cluster of the next driver, or of the newest version; None: it has none."""
-        name = _cluster_name(self.job.spec if newest or self.run is None else self.run.order["spec"])
+        name = (self.job.spec if newest else self._driver_spec()).spec.cluster
         row = self.clusters.get(name)
         if row is None:
             return ClusterFacts(name=name, exists=False) if name else None
@@ -137,33 +121,28 @@ class JobCase:
 
     def is_local(self, locations: CheckpointLocations) -> bool:
         """Returns whether only one host can access the checkpoint of the job's run, or of its next start."""
-        cluster = self.clusters.get(_cluster_name(self.job.spec if self.run is None else self.run.order["spec"]))
+        cluster = self.clusters.get(self._driver_spec().spec.cluster)
         shared = clusters.description(cluster).spec.shared_locations if cluster is not None else ()
         return locations.is_local(self.checkpoint_of_run(locations), shared)
 
     def _driver_spec(self) -> JobSpec:
         """Returns the specification of the next driver: a recovery keeps the version."""
-        return JobSpec.model_validate(self.run.order["spec"] if self.run is not None else self.job.spec)
+        return self.run.spec.spec if self.run is not None else self.job.spec
 
     def named_host(self) -> str | None:
         """Returns the host that the label names, in the version of the run or of the next start; None: none."""
-        spec = self.run.order["spec"] if self.run is not None else self.job.spec
-        host: str | None = (spec["metadata"].get("labels") or {}).get(HOST_LABEL)
-        return host
+        return self._driver_spec().metadata.labels.get(HOST_LABEL)
 
     def checkpoint(self, locations: CheckpointLocations) -> str:
         """Returns the location of the job's checkpoint."""
-        specified = (self.job.spec.get("spec") or {}).get("checkpoint")
-        return locations.of_job(self.job.name, specified)
+        return locations.of_job(self.job.name, self.job.spec.spec.checkpoint)
 
     def checkpoint_of_run(self, locations: CheckpointLocations) -> str:
         """Returns the location of the checkpoint in which the job's run works, or worked last.
 
         The newest specification may name another one, in which the next run starts.
         """
-        if self.run is None:
-            return self.checkpoint(locations)
-        return locations.of_job(self.job.name, JobSpec.model_validate(self.run.order["spec"]).spec.checkpoint)
+        return locations.of_job(self.job.name, self._driver_spec().spec.checkpoint)
 
     def restore(self, locations: CheckpointLocations) -> str | None:
         """Returns the checkpoint or savepoint that the job's next start restores; None: the job continues with its
@@ -188,39 +167,40 @@ class JobCase:
 
 def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0, awaited: frozenset[str] = frozenset()) -> RunFacts:
     """Converts the row of a run to `RunFacts`; the other arguments are those facts, which the row does not have."""
+    spec = row.spec
     return RunFacts(
         id=row.id,
         host=row.host,
-        desired=row.order["desired"],
-        stop_mode=StopMode(row.order["stop_mode"]),
+        desired=spec.desired,
+        stop_mode=spec.stop_mode,
         state=row.state,
         driver_state=row.driver_state,
         claimed=claimed,
         attempts=row.attempts,
         exit_code=row.exit_code,
-        failure=Failure.model_validate(row.failure) if row.failure else None,
+        failure=row.failure,
         ended=row.ended_at is not None,
         created_at=row.created_at,
         started_at=row.started_at,
-        version=row.order["version"],
-        finish_for=row.order.get("finish_for", 0),
-        tried=frozenset(row.order.get("finished", ())),
-        accepts_unpublished=row.order.get("accept_unpublished", False),
-        continued=bool(row.order.get("next")),
+        version=spec.version,
+        finish_for=spec.finish_for,
+        tried=frozenset(spec.finished),
+        accepts_unpublished=spec.accept_unpublished,
+        continued=spec.next is not None,
         epochs=epochs,
         awaited=awaited,
-        attempts_exhausted=row.consecutive_failures > row.order["restart"]["attempts"],
+        attempts_exhausted=row.consecutive_failures > spec.restart.attempts,
     )
 
 
 def standby_facts(row: StandbyRow, run: RunRow) -> StandbyFacts:
     """Converts the row of a standby and of its run to `StandbyFacts`."""
-    ended = run.ended_at is not None or run.order["desired"] != "RUNNING"
+    ended = run.ended_at is not None or run.spec.desired != "RUNNING"
     return StandbyFacts(
         run=run.id,
         host=run.host,
         state=row.state,
-        version=run.order["version"],
+        version=run.spec.version,
         ended=ended,
         self_promoted=not ended and run.state == "RUNNING" and run.driver_state == "RUNNING",
     )
@@ -237,14 +217,8 @@ def host_facts(row: HostRow, used: int, *, unresponsive: bool = False) -> HostFa
         used=used,
         unresponsive=unresponsive,
         pool_available=row.pool_available,
-        capacity=_capacity(row),
+        capacity=row.capacity if not isinstance(row.capacity, UnreadableValue) else None,  # placements ignore it
     )
-
-
-def _capacity(row: HostRow) -> HostCapacity | None:
-    with Isolated("host", row.id):  # without it, placements only ignore what the host has left
-        return HostCapacity.model_validate(row.capacity) if row.capacity is not None else None
-    return None
 
 
 @dataclass
@@ -342,7 +316,9 @@ def _readable(cases: Iterable[JobCase]) -> list[JobCase]:
     readable = []
     for case in cases:
         with Isolated("job", case.job.id):
-            _ = case.move, case.stop, case.start_from
+            for stored in (case.job.moving, case.job.stop, case.job.start_from):
+                if isinstance(stored, UnreadableValue):
+                    raise ValueError(stored.reason)
             if case.run is not None:
                 run_facts(case.run, claimed=False)
             readable.append(case)
@@ -368,11 +344,11 @@ async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[
                 case.unreachable_runs += 1  # a driver of an earlier run claimed the log after the newest run
         # A standby has never been a driver.
         open_runs = select(RunRow.job, RunRow.id, RunRow.host).where(
-            RunRow.job.in_(ids), RunRow.ended_at.is_(None), ~func.coalesce(RunRow.order["standby"].as_boolean(), False)
+            RunRow.job.in_(ids), RunRow.ended_at.is_(None), ~func.coalesce(RunRow.spec["standby"].as_boolean(), False)
         )
         for job, run, host in await session.execute(open_runs.order_by(RunRow.id)):
             case = active[job]
-            if case.move is not None and run == case.move.standby:
+            if case.job.moving is not None and run == case.job.moving.standby:
                 continue
             if case.run is not None and (case.run.state == "LOST" or run != case.run.id):
                 case.unreachable_runs += run != case.run.id
@@ -384,7 +360,7 @@ async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
     stopping = {
         case.job.id: case
         for case in cases
-        if case.job.state == _S.STOPPING and case.stop is not None and case.stop.mode == StopMode.CHECKPOINT
+        if case.job.state == _S.STOPPING and case.job.stop is not None and case.job.stop.mode == StopMode.CHECKPOINT
     }
     for ids in _chunks(stopping):
         query = select(SavepointRow).where(SavepointRow.job.in_(ids)).order_by(SavepointRow.created_at)
@@ -393,8 +369,8 @@ async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
                 stopping[row.job].savepoint = row
     starts: dict[str, list[JobCase]] = {}
     for case in cases:
-        if case.start_from is not None and case.start_from.savepoint is not None:
-            starts.setdefault(case.start_from.savepoint, []).append(case)
+        if case.job.start_from is not None and case.job.start_from.savepoint is not None:
+            starts.setdefault(case.job.start_from.savepoint, []).append(case)
     for ids in _chunks(starts):
         for row in await session.scalars(select(SavepointRow).where(SavepointRow.id.in_(ids))):
             for case in starts[row.id]:
@@ -403,7 +379,7 @@ async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
 
 async def _load_moves(session: AsyncSession, cases: list[JobCase]) -> None:
     """Adds the runs that planned moves wait for, and whether the job can go back to the version before."""
-    moving = [(case, move) for case in cases if (move := case.move) is not None]
+    moving = [(case, move) for case in cases if (move := case.job.moving) is not None]
     for case, move in moving:
         case.previous_stored = move.previous in await _stored(session, case.job.id, {move.previous})
     moves = {move.standby: case for case, move in moving if move.standby is not None}
@@ -429,11 +405,10 @@ async def _load_planners(session: AsyncSession, case: JobCase) -> None:
     """Adds the versions that planned the epochs in doubt which a driver has refused, from the code that each run of the
     job reported.
     """
-    failure = case.run.failure if case.run is not None else None
-    codes = Failure.model_validate(failure).codes if failure else []
+    codes = case.run.failure.codes if case.run is not None and case.run.failure is not None else []
     if case.run is None or not codes:
         return
-    code, version = RunRow.ingest_state["code"].as_string(), RunRow.order["version"].as_integer()
+    code, version = RunRow.ingest_state["code"].as_string(), RunRow.spec["version"].as_integer()
     of_codes = select(code, version).where(RunRow.job == case.job.id, code.in_(codes))
     planned: dict[str, int] = {}
     for name, number in await session.execute(of_codes.order_by(RunRow.created_at.desc(), RunRow.id.desc())):
@@ -453,20 +428,16 @@ def _awaited(job: JobRow, run: RunRow) -> frozenset[str]:
     """The queries of a run that have not returned since its newest claim. A query that never published is not among
     them: it may have no input, and its driver does not know its offsets.
     """
-    not_returned = set(run.ingest_state.get("queries", ())) - set(run.ingest_state.get("returned", ()))
-    queries = (job.metrics or {}).get("queries", {})
-    return frozenset(name for name in not_returned if queries.get(name, {}).get("epochs"))
-
-
-def _cluster_name(spec: Mapping[str, Any]) -> str:
-    return str((spec.get("spec") or {}).get("cluster") or "")
+    not_returned = set(run.ingest_state.queries) - set(run.ingest_state.returned)
+    queries = job.figures.queries
+    return frozenset(name for name in not_returned if name in queries and queries[name].epochs)
 
 
 def needs_slot(case: JobCase) -> bool:
     """Whether the job needs a slot that it does not have yet."""
     if case.job.desired_state != _D.RUNNING:
         return False
-    without = case.run is None or case.run.order["desired"] == "ABSENT" or case.run.state == "LOST"
+    without = case.run is None or case.run.spec.desired == "ABSENT" or case.run.state == "LOST"
     return case.job.state == _S.STOPPING or (case.job.state in (_S.STARTING, _S.RECOVERING) and without)
 
 

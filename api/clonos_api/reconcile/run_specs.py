@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clonos.jobs.spec import JobSpec
-from clonos.resources.hosts import RunRestartPolicy, RunSpec
-from clonos.resources.jobs import ResolveRequest, StartFrom
+from clonos.resources.hosts import NextRun, RunRestartPolicy, RunSpec
+from clonos.resources.jobs import ResolveRequest
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.store.clusters import description
 from clonos_api.store.db.rows import new_id
@@ -38,16 +38,17 @@ def driver_spec(
         other: The version of the new run, if `previous` names one that follows it.
         platform: Identity of the control plane.
     """
-    order = previous.order if previous is not None else {}
-    version, artifact = order.get("version", job.version), order.get("artifact", job.artifact)
+    before = previous.spec if previous is not None else None
+    version, artifact = (before or job).version, (before or job).artifact
+    following: RunSpec | NextRun | None = before
     if other is not None:
         spec = _with_checkpoint(other.spec, job, locations)
         version, artifact = other.version, other.artifact
-    elif previous is None:
+        following = before.next if before is not None else None
+    elif before is None:
         spec = _with_checkpoint(job.spec, job, locations)
     else:
-        spec = JobSpec.model_validate(order["spec"])
-    following = order if other is None else order["next"]
+        spec = before.spec
     policy = spec.spec.restart_policy
     run = new_id()
     return RunSpec(
@@ -55,7 +56,7 @@ def driver_spec(
         job=job.id,
         name=job.name,
         platform=platform,
-        adopt=previous.order.get("adopt", False) if previous else job.adopt,
+        adopt=(before or job).adopt,
         owner=job.created_by,
         owner_number=job.owner_number,
         version=version,
@@ -68,16 +69,16 @@ def driver_spec(
             max_backoff_ms=policy.max_backoff_ms,
             earlier_failures=previous.consecutive_failures if previous and other is None else 0,
         ),
-        start_from=StartFrom.model_validate(job.start_from) if job.start_from else None,
+        start_from=job.start_from,
         restore_location=restore,
         # A run that replaces another before its first claim repeats the request key: the log accepts each key once.
-        request_key="" if not job.start_from else (previous.order.get("request_key") if previous else None) or run,
+        request_key="" if job.start_from is None else (before.request_key if before is not None else "") or run,
         earlier_attempts=previous.attempts if previous else 0,
-        accept_new_code=previous.order.get("accept_new_code", False) if previous else _accepts_new_code(job),
-        resolutions=previous.order.get("resolutions") or [] if previous else _of_epochs(job),
-        finish_for=following.get("finish_for", 0),
-        finished=following.get("finished", []),
-        accept_unpublished=following.get("accept_unpublished", False),
+        accept_new_code=before.accept_new_code if before is not None else _accepts_new_code(job),
+        resolutions=before.resolutions if before is not None else _of_epochs(job),
+        finish_for=following.finish_for if following is not None else 0,
+        finished=following.finished if following is not None else [],
+        accept_unpublished=following is not None and following.accept_unpublished,
         cluster=description(clusters[spec.spec.cluster]) if spec.spec.cluster in clusters else None,
     )
 
@@ -88,8 +89,7 @@ def _accepts_new_code(job: JobRow) -> bool:
 
 def _of_epochs(job: JobRow) -> list[ResolveRequest]:
     """The decisions about single epochs of the next start. The other ones accept the new code for all epochs."""
-    decisions = [ResolveRequest.model_validate(decision) for decision in job.resolutions or []]
-    return [decision for decision in decisions if decision.epoch is not None]
+    return [decision for decision in job.resolutions or [] if decision.epoch is not None]
 
 
 def standby_spec(
@@ -106,8 +106,7 @@ def standby_spec(
     return spec.model_copy(update={**waiting, "resolutions": [], "restart": restart})
 
 
-def _with_checkpoint(stored: dict[str, Any], job: JobRow, locations: CheckpointLocations) -> JobSpec:
-    spec = JobSpec.model_validate(stored)
+def _with_checkpoint(spec: JobSpec, job: JobRow, locations: CheckpointLocations) -> JobSpec:
     if locations.shared and not spec.spec.checkpoint:
         checkpoint = locations.of_job(job.name)
         spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"checkpoint": checkpoint})})
@@ -116,4 +115,4 @@ def _with_checkpoint(stored: dict[str, Any], job: JobRow, locations: CheckpointL
 
 def _reverts(job: JobRow) -> bool:
     """Whether the newest version failed, and may have left an epoch in doubt."""
-    return bool(job.moving and job.moving.get("failure"))
+    return job.moving is not None and job.moving.failure is not None

@@ -61,8 +61,8 @@ async def _storage(session: AsyncSession, savepoint: SavepointRow, *locations: s
     if all(map(is_path, (savepoint.location, *locations))):
         return {}
     job = await jobs.get(session, savepoint.job, deleted=True)
-    cluster = (await clusters.every(session)).get((job.spec.get("spec") or {}).get("cluster") or "")
-    described = clusters.description(cluster).model_dump(mode="json", by_alias=True) if cluster is not None else None
+    cluster = (await clusters.every(session)).get(job.spec.spec.cluster)
+    described = clusters.description(cluster) if cluster is not None else None
     return {"storage": {"spec": job.spec, "owner": job.created_by, "cluster": described}}
 
 
@@ -75,7 +75,7 @@ async def give_up(
     """
     for host in sorted(set(hosts)):
         for task in await tasks.open_of_host(session, host):
-            if task.arguments.get("savepoint") == savepoint.id:
+            if task.subject.savepoint == savepoint.id:
                 await tasks.end(session, task)
     return await savepoints.fail(session, savepoint, failure) if savepoint.state in IN_PROGRESS else savepoint
 

@@ -10,14 +10,13 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import StandbyDemand
 from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.load import JobCase, Snapshot
-from clonos_api.store import planned_moves, recoveries
+from clonos_api.store import recoveries
 from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 
 # A standby that failed by itself is not replaced before this; twice as late after each further one that never followed
@@ -73,16 +72,16 @@ async def _failures(session: AsyncSession, now: datetime) -> dict[str, list[Stan
         .join(JobRow, JobRow.id == StandbyRow.job)
         .outerjoin(driver, driver.id == JobRow.run)
         .where(
-            RunRow.order["version"].as_integer() == func.coalesce(driver.order["version"].as_integer(), JobRow.version),
+            RunRow.spec["version"].as_integer() == func.coalesce(driver.spec["version"].as_integer(), JobRow.version),
             StandbyRow.state == StandbyState.FAILED,
             StandbyRow.since > now - _FAILURES_WITHIN,
-            RunRow.order["desired"].as_string() != "ABSENT",
-            RunRow.order["standby"].as_boolean(),
+            RunRow.spec["desired"].as_string() != "ABSENT",
+            RunRow.spec["standby"].as_boolean(),
         )
     )
     failures: dict[str, list[StandbyFailure]] = {}
     for job, since, body in await session.execute(failed):
-        failures.setdefault(job, []).append(StandbyFailure(since, "epochs" in body))
+        failures.setdefault(job or "", []).append(StandbyFailure(since, body.epochs is not None))
     return failures
 
 
@@ -117,22 +116,22 @@ def standby_demand(
         recovery_open: As in `StandbyDemand`.
     """
     job, run = case.job, case.run
-    move = planned_moves.of(job)
-    continues = run is not None and run.order["desired"] == "RUNNING"
-    finishes = run is not None and bool(run.order.get("finish_for") or run.order.get("next"))
-    replicas = JobSpec.model_validate(job.spec).spec.standby.dedicated_replicas
+    move = job.moving
+    continues = run is not None and run.spec.desired == "RUNNING"
+    finishes = run is not None and bool(run.spec.finish_for or run.spec.next)
+    replicas = job.spec.spec.standby.dedicated_replicas
     return StandbyDemand(
         id=job.id,
         state=JobState(job.state),
         desired=DesiredState(job.desired_state),
         # A run that only finishes epochs in doubt needs no standby: the next run is of another version.
         replicas=0 if finishes else max(replicas, move.kept if move is not None else 0),
-        version=run.order["version"] if run is not None else job.version,
+        version=run.spec.version if run is not None else job.version,
         previous_version=move.previous if move is not None else None,
         successor=move.standby if move is not None else None,
         host=run.host if run is not None else None,
         run=run.id if run is not None and continues else None,
-        takeover_wait_s=run.order["restart"].get("takeover_wait_s", 0.0) if run is not None and continues else 0.0,
+        takeover_wait_s=run.spec.restart.takeover_wait_s if run is not None and continues else 0.0,
         bound=job.home if case.is_local(locations) else None,
         named_host=case.named_host(),
         failed_recently=failed_recently,

@@ -20,6 +20,7 @@ from clonos_api.reconcile.deadlines import RECOVER_S
 from clonos_api.reconcile.saving import IN_PROGRESS
 from clonos_api.reconcile.states.failures import savepoint_given_up
 from clonos_api.store import clusters, jobs, operations, recoveries, runs, savepoints, tasks
+from clonos_api.store.columns import Outcome
 from clonos_api.store.db.clock import now
 from clonos_api.store.tables import HostRow, JobRow, RecoveryRow, RunRow, SavepointRow, TaskRow
 
@@ -29,12 +30,12 @@ EVERY_S: Final = 5.0
 async def tidy(session: AsyncSession) -> int:
     """Ends savepoints, host tasks, runs and recoveries that would otherwise wait forever; returns their number."""
     ended = await _recoveries(session)  # first: it locks jobs, and then the others lock runs
-    needed = {row.id: str(row.arguments.get("savepoint")) for row in await operations.in_progress(session)}
+    needed = {row.id: row.arguments.savepoint for row in await operations.in_progress(session)}
     ended += await _savepoints(session, set(needed.values())) + await _tasks(session, set(needed))
     return ended + await _lost_runs(session)
 
 
-async def _savepoints(session: AsyncSession, needed: set[str]) -> int:
+async def _savepoints(session: AsyncSession, needed: set[str | None]) -> int:
     """Savepoints that no operation and no stop waits for."""
     query = select(SavepointRow, JobRow.state).join(JobRow, JobRow.id == SavepointRow.job)
     ended = 0
@@ -49,7 +50,7 @@ async def _tasks(session: AsyncSession, needed: set[str]) -> int:
     """Tasks whose operation has ended, or whose savepoint does not need them."""
     ended = 0
     for task in (await session.scalars(select(TaskRow).where(TaskRow.ended_at.is_(None)))).all():
-        savepoint = await session.get(SavepointRow, str(task.arguments.get("savepoint")))
+        savepoint = await session.get(SavepointRow, task.subject.savepoint)
         waits = task.kind in (clusters.CHECK, VERIFY) or (savepoint is not None and savepoint.state in IN_PROGRESS)
         if not waits or (task.operation is not None and task.operation not in needed):
             ended += await tasks.end(session, task)
@@ -62,7 +63,7 @@ async def _lost_runs(session: AsyncSession) -> int:
     discarded = (
         RunRow.ended_at.is_(None),
         RunRow.state != "LOST",
-        RunRow.order["desired"].as_string() == "ABSENT",
+        RunRow.spec["desired"].as_string() == "ABSENT",
         HostRow.state == HostState.LOST,
     )
     rows = (await session.scalars(query.where(*discarded))).all()
@@ -89,16 +90,16 @@ async def _recoveries(session: AsyncSession) -> int:
     return ended
 
 
-async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment: datetime) -> recoveries.Outcome | None:
+async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment: datetime) -> Outcome | None:
     if job.state in jobs.SETTLED or job.deleted_at is not None:
         return "ABANDONED"
-    failed, newest = row.body["failed_generation"], await recoveries.newest_since(session, row)
+    failed, newest = row.body.failed_generation, await recoveries.newest_since(session, row)
     # Its first epoch was reported before its beginning, or the generation that was reported as failed continues.
     alive = newest == failed == job.generation and job.state == JobState.RUNNING
-    if alive and job.moving is not None and row.body["cause"] in PLANNED:
+    if alive and job.moving is not None and row.body.cause in PLANNED:
         return None  # the driver runs until the standby claims the log
-    returned = bool(row.body.get("returned"))  # the recovery has seen an epoch and waits for other queries
-    if alive or (newest >= (row.body.get("generation") or failed + 1) and not returned):
+    returned = bool(row.body.returned)  # the recovery has seen an epoch and waits for other queries
+    if alive or (newest >= (row.body.generation or failed + 1) and not returned):
         return "OVERTAKEN"
     idle = job.state == JobState.RUNNING and moment - job.state_since > timedelta(seconds=RECOVER_S)
     return "IDLE" if idle and moment - row.started_at > timedelta(seconds=RECOVER_S) else None

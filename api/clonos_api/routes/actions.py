@@ -37,6 +37,7 @@ from clonos_api.routes.access import API, Operator, OwnJob, changing
 from clonos_api.routes.documented import LOCATION, problems
 from clonos_api.routes.operations import accepted
 from clonos_api.store import jobs, operations, verifications
+from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow
 
@@ -80,9 +81,7 @@ class Action:
         async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
             if isinstance(point := fields.get("start_from"), StartFrom):
                 await start_points.check(session, self.caller, row.name, point, row)
-            arguments = {
-                name: value.model_dump(mode="json") for name, value in fields.items() if hasattr(value, "model_dump")
-            }
+            arguments = OperationArguments(stop=fields.get("stop"))
             operation = await operations.begin(
                 session, kind, job=row.id, arguments=arguments, timeout_s=timeout_s, by=self.caller.subject
             )
@@ -192,7 +191,7 @@ async def roll_back_job(
             session,
             "rollback",
             job=row.id,
-            arguments={"version": row.version},
+            arguments=OperationArguments(version=row.version),
             timeout_s=_START_S,
             by=action.caller.subject,
         )
@@ -209,10 +208,7 @@ async def resolve_job(action: ActionDep, body: ResolveRequest) -> Response:
     """Decide about an epoch in doubt that stopped a job, and start the job. The audit log records the decision."""
 
     async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
-        arguments = {"resolution": body.model_dump(mode="json")}
-        operation = await operations.begin(
-            session, "resolve", job=row.id, arguments=arguments, timeout_s=_START_S, by=action.caller.subject
-        )
+        operation = await operations.begin(session, "resolve", job=row.id, timeout_s=_START_S, by=action.caller.subject)
         await jobs.resolve(session, row, body)
         return operation
 

@@ -63,7 +63,7 @@ async def send_heartbeat(
         lease_s,
         body.heartbeat_interval_s,
         body.pool_available,
-        body.capacity.model_dump() if body.capacity is not None else None,
+        body.capacity,
     )
     working = sum(run.state != "EXITED" for run in body.runs)
     push_interval_ms = replica.push_interval.push_interval_ms(host, working)

@@ -22,6 +22,7 @@ from clonos_api.routes.access import API, IdPath, KnownJob, Operator, OwnJob, Vi
 from clonos_api.routes.documented import LOCATION
 from clonos_api.routes.operations import accepted
 from clonos_api.store import jobs, operations, progress, savepoints, views
+from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import JobRow
@@ -100,7 +101,7 @@ async def create_savepoint(
             session,
             "savepoint",
             job=row.id,
-            arguments={"savepoint": savepoint.id},
+            arguments=OperationArguments(savepoint=savepoint.id),
             timeout_s=_SAVEPOINT_S,
             by=caller.subject,
         )
@@ -143,7 +144,7 @@ async def delete_savepoint(caller: Operator, once: OnceDep, savepoint: OwnSavepo
             session,
             "delete-savepoint",
             job=row.job,
-            arguments={"savepoint": row.id},
+            arguments=OperationArguments(savepoint=row.id),
             timeout_s=_SAVEPOINT_S,
             by=caller.subject,
         )

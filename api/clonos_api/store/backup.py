@@ -21,15 +21,16 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, Table, create_engine, func, select
+from sqlalchemy import Connection, Table, create_engine, func, select, type_coerce
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
 from clonos.errors import BackupDamaged, NotFound, StateConflict
 from clonos.private_folders import create_private, write_private
+from clonos_api.store.columns import JobFigures, Json
 from clonos_api.store.db import schema
 from clonos_api.store.tables import Base, JobRow, SavepointRow
 
@@ -164,7 +165,14 @@ def opened(file: Path) -> Iterator[Connection]:
 def copy_rows(source: Connection, target: Connection) -> None:
     """Copy the rows of all tables, parents first, into empty tables of the same revision."""
     for table in Base.metadata.sorted_tables:
-        reading = source.execute(select(table), execution_options={"yield_per": _ROWS_AT_ONCE})
+        # JSON as it is: a copy keeps what this version cannot read.
+        columns = [
+            type_coerce(column, column.type.impl_instance).label(column.name)
+            if isinstance(column.type, Json)
+            else column
+            for column in table.columns
+        ]
+        reading = source.execute(select(*columns), execution_options={"yield_per": _ROWS_AT_ONCE})
         for rows in reading.mappings().partitions():
             target.execute(table.insert(), [dict(row) for row in rows])
 
@@ -241,15 +249,15 @@ def _positions(connection: Connection) -> list[JobPosition]:
             state=row.state,
             desired_state=row.desired_state,
             generation=row.generation,
-            epochs=_epochs(row.metrics or {}),
-            checkpoint=(row.spec.get("spec") or {}).get("checkpoint"),
+            epochs=_epochs(row.metrics or JobFigures()),
+            checkpoint=row.spec.spec.checkpoint,
         )
         for row in rows
     ]
 
 
-def _epochs(metrics: dict[str, Any]) -> dict[str, int]:
-    return {name: int(query["epoch"]) for name, query in (metrics.get("queries") or {}).items() if "epoch" in query}
+def _epochs(figures: JobFigures) -> dict[str, int]:
+    return {name: query.epoch for name, query in figures.queries.items()}
 
 
 def _savepoints(connection: Connection) -> list[SavepointCopy]:

@@ -14,12 +14,13 @@ from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import NameTaken, Overtaken, StateConflict, VersionStale
-from clonos.jobs.cluster import ClusterReport, ClusterSpec
+from clonos.jobs.cluster import ClusterMetadata, ClusterReport, ClusterSpec
 from clonos.resources.clusters import ClusterState
 from clonos.resources.failures import SpecRefused, new_failure
 from clonos.resources.jobs import DesiredState, Failure, JobState
 from clonos.resources.service import FieldProblem
 from clonos_api.store import audit, events, operations, tasks
+from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_name
 from clonos_api.store.db.rows import insert_new, new_id, require_row
@@ -83,7 +84,7 @@ async def page(session: AsyncSession, window: Window = FIRST) -> Page[ClusterRow
 
 def description(row: ClusterRow) -> ClusterSpec:
     """The description of a cluster, as drivers get it."""
-    return ClusterSpec.model_validate({"metadata": {"name": row.name, "labels": row.labels}, "spec": row.spec})
+    return ClusterSpec(metadata=ClusterMetadata(name=row.name, labels=row.labels), spec=row.spec)
 
 
 async def change(session: AsyncSession, row: ClusterRow, cluster: ClusterSpec, *, version: int, by: str) -> ClusterRow:
@@ -139,11 +140,11 @@ async def users(session: AsyncSession) -> dict[str, list[str]]:
         JobRow.deleted_at.is_(None), specified != "", or_(JobRow.state.not_in(SETTLED), starts)
     )
     # A driver keeps the cluster of its version, although a newer version may name another one.
-    used = RunRow.order["cluster"]["metadata"]["name"].as_string()
+    used = RunRow.spec["cluster"]["metadata"]["name"].as_string()
     running = (
         select(used, JobRow.name)
         .join(RunRow, RunRow.job == JobRow.id)
-        .where(RunRow.ended_at.is_(None), RunRow.order["desired"].as_string() != "ABSENT", used.is_not(None))
+        .where(RunRow.ended_at.is_(None), RunRow.spec["desired"].as_string() != "ABSENT", used.is_not(None))
     )
     named: dict[str, set[str]] = {}
     for query in (waiting, running):
@@ -155,9 +156,9 @@ async def users(session: AsyncSession) -> dict[str, list[str]]:
 async def request_check(session: AsyncSession, row: ClusterRow, *, by: str) -> OperationRow:
     """Begin the operation that checks a cluster; a check of this version in progress is returned instead."""
     for operation in await checks(session, row):
-        if operation.arguments.get("version") == row.version:
+        if operation.arguments.version == row.version:
             return operation
-    arguments = {"cluster": row.id, "version": row.version}
+    arguments = OperationArguments(cluster=row.id, version=row.version)
     return await operations.begin(session, CHECK, arguments=arguments, timeout_s=_DEADLINE_S, by=by)
 
 
@@ -165,7 +166,7 @@ async def checks(session: AsyncSession, row: ClusterRow) -> list[OperationRow]:
     """The checks of a cluster that are in progress."""
     query = select(OperationRow).where(OperationRow.kind == CHECK, OperationRow.state == "IN_PROGRESS")
     in_progress = await session.scalars(query.order_by(OperationRow.id).execution_options(populate_existing=True))
-    return [operation for operation in in_progress if operation.arguments.get("cluster") == row.id]
+    return [operation for operation in in_progress if operation.arguments.cluster == row.id]
 
 
 async def begin_check(session: AsyncSession, row: ClusterRow) -> ClusterRow:
@@ -178,19 +179,18 @@ async def begin_check(session: AsyncSession, row: ClusterRow) -> ClusterRow:
 async def succeed(session: AsyncSession, row: ClusterRow, report: ClusterReport) -> ClusterRow:
     """Record what a check saw: the cluster is READY, or INCOMPATIBLE if there are problems."""
     state = ClusterState.INCOMPATIBLE if report.problems else ClusterState.READY
-    seen = {"report": report.model_dump(mode="json", by_alias=True), "checked_at": clock(), "failure": None}
+    seen = {"report": report, "checked_at": clock(), "failure": None}
     return await move(session, row, state, **seen)
 
 
 async def fail(session: AsyncSession, row: ClusterRow, failure: Failure) -> ClusterRow:
     """Record that a check failed: the cluster is UNREACHABLE. The last report stays."""
-    reason = failure.model_dump(mode="json")
-    return await move(session, row, ClusterState.UNREACHABLE, checked_at=clock(), failure=reason)
+    return await move(session, row, ClusterState.UNREACHABLE, checked_at=clock(), failure=failure)
 
 
 async def explain(session: AsyncSession, row: ClusterRow, failure: Failure) -> ClusterRow:
     """Record why no check has begun; the state stays."""
-    return await swap(session, row, failure=failure.model_dump(mode="json"))
+    return await swap(session, row, failure=failure)
 
 
 async def move(session: AsyncSession, row: ClusterRow, to: ClusterState, **columns: Any) -> ClusterRow:
@@ -208,7 +208,7 @@ def _columns(cluster: ClusterSpec) -> dict[str, Any]:
     return {
         "name": cluster.name,
         "labels": dict(cluster.metadata.labels),
-        "spec": cluster.spec.model_dump(mode="json", by_alias=True),
+        "spec": cluster.spec,
     }
 
 

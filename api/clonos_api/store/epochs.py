@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -19,8 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsBatch
-from clonos.resources.jobs import OperatorMetrics, QueryMetrics
+from clonos.resources.jobs import KafkaReport, WaitingReport
 from clonos.telemetry.driver_events import (
+    FIGURES,
     Following,
     Kafka,
     Lag,
@@ -30,6 +31,7 @@ from clonos.telemetry.driver_events import (
     Truncated,
 )
 from clonos_api.store import counters, generations, job_exceptions, job_graph, recoveries, series, standbys
+from clonos_api.store.columns import JobFigures, OperatorFigures, QueryFigures, Tally, UnreadableValue
 from clonos_api.store.db.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
@@ -38,7 +40,6 @@ from clonos_api.store.ingest import (
     ErrorReported,
     Fact,
     Fenced,
-    IngestState,
     NoInput,
     Unreadable,
     WaitsFor,
@@ -47,7 +48,7 @@ from clonos_api.store.ingest import (
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
-from clonos_api.store.series import Place, Tally, duration_class, places
+from clonos_api.store.series import Place, duration_class, places
 from clonos_api.store.tables import EpochRow, GenerationRow, HostRow, JobRow, RunRow
 
 # Maximum number of operators of a query; more indicate a corrupt file.
@@ -56,6 +57,7 @@ _OPERATORS: Final = 200
 _QUERIES: Final = 200
 # Of the duration of slow epochs, with each faster epoch: half of it after 35 epochs.
 _SLOW_DECAY: Final = 0.98
+_SUMMED: Final = tuple(name for name in FIGURES if name in QueryFigures.__struct_fields__)
 _Key = tuple[int, str, int]
 _T = TypeVar("_T")
 
@@ -76,7 +78,13 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
         if run is None:
             ends.append(NotFound(f"There is no run {piece.run}."))
             continue
+        job = locked.jobs[run.job]
         try:
+            for stored in (run.ingest_state, job.metrics):
+                if isinstance(stored, UnreadableValue):
+                    raise SpecError(
+                        stored.reason, kept="earlier events remain.", hint="repair the row of the database."
+                    )
             read, end = read_lines(run.events_offset, piece.offset, piece.lines, gap=piece.gap)
         except SpecError as error:
             ends.append(error)
@@ -84,11 +92,11 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
         ends.append(end)
         if end == run.events_offset:
             continue
-        state = IngestState(**run.ingest_state)
-        facts = fold(state, read)
-        offsets.append({"id": run.id, "events_offset": end, "ingest_state": asdict(state)})
-        job = locked.jobs[run.job]
-        ingestion = jobs.setdefault(run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics))
+        facts = fold(run.ingest_state, read)
+        offsets.append({"id": run.id, "events_offset": end, "ingest_state": run.ingest_state})
+        ingestion = jobs.setdefault(
+            run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics or JobFigures())
+        )
         await ingestion.take(run, facts)
     if offsets:
         await update_all(session, RunRow, offsets, keys=("id",))
@@ -104,7 +112,7 @@ class _Ingestion:
     job: str
     generation: int
     restarts: int
-    known: dict[str, Any] | None
+    figures: JobFigures
     sums: Counter[str] = field(default_factory=Counter)
     stored: set[_Key] = field(default_factory=set)  # replayed epochs that have a row
     epochs: dict[_Key, dict[str, Any]] = field(default_factory=dict)  # rows to write
@@ -114,10 +122,6 @@ class _Ingestion:
     columns: dict[str, Any] = field(default_factory=dict)
     last_at: datetime | None = None
     truncated_at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        self.metrics: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(self.known or {})}
-        self.queries: dict[str, Any] = {name: dict(query) for name, query in self.metrics["queries"].items()}
 
     async def take(self, run: LockedRun, facts: list[Fact]) -> None:
         self.run, self.lost, self.host, self.sizes = run.id, run.state == "LOST", run.host, run.checkpoint_bytes or {}
@@ -144,16 +148,19 @@ class _Ingestion:
                 case NoInput():
                     await self._no_input(fact)
                 case Retention():
-                    self._query(fact.query)["retention"] = fact.topics
+                    self._query(fact.query).retention = fact.topics
                 case OpenTransactions():
-                    self._open(fact.generation, {topic: moment(at).isoformat() for topic, at in fact.topics.items()})
+                    self._open(fact.generation, {topic: moment(at) for topic, at in fact.topics.items()})
                 case Kafka():
-                    silent = moment(fact.silent_since).isoformat() if fact.silent_since is not None else None
-                    seen = {"brokers": fact.brokers, "under_replicated": fact.under_replicated, "silent_since": silent}
-                    self._report(fact.generation, kafka=seen)
+                    if self._is_newest(fact.generation):
+                        silent = moment(fact.silent_since) if fact.silent_since is not None else None
+                        self.figures.kafka = KafkaReport(
+                            brokers=fact.brokers, under_replicated=fact.under_replicated, silent_since=silent
+                        )
                 case WaitsFor():
-                    waiting = {"what": fact.what, "since": fact.since.isoformat()} if fact.what else None
-                    self._report(fact.generation, waiting=waiting)
+                    if self._is_newest(fact.generation):
+                        waits = WaitingReport(what=fact.what, since=fact.since) if fact.what else None
+                        self.figures.waiting = waits
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = moment(fact.at)
@@ -176,7 +183,7 @@ class _Ingestion:
         session, job = self.session, self.job
         before = await generations.newest(session, job)
         recovery = await recoveries.open_of_job(session, job)
-        cause = await self._cause(claim, before, recovery.body["cause"] if recovery else None)
+        cause = await self._cause(claim, before, recovery.body.cause if recovery else None)
         if cause in ("restart", "crash") and before is not None:
             await recoveries.begin(
                 session,
@@ -186,8 +193,8 @@ class _Ingestion:
                 from_host=await self._host_of(before.run),
                 at=claim.failed_at or claim.at,
             )
-        order = (await session.execute(select(RunRow.order).where(RunRow.id == self.run))).scalar_one()
-        attempt = int(order.get("earlier_attempts", 0)) + claim.attempt
+        spec = (await session.execute(select(RunRow.spec).where(RunRow.id == self.run))).scalar_one()
+        attempt = spec.earlier_attempts + claim.attempt
         await generations.record_claim(session, job, self.run, claim, host=self.host, attempt=attempt, cause=cause)
         await recoveries.record_claim(session, job, claim.generation, self.host)
         if claim.generation > self.generation:
@@ -195,16 +202,18 @@ class _Ingestion:
             self._open(claim.generation, {})  # a claim ends the transactions of older generations
             # A query that reads topics computes its first epoch at once, also without records. By this machine's clock.
             computes = any(query.topics for query in (claim.graph or {}).values())
-            since = datetime.now(UTC).isoformat() if computes else None
-            self._report(claim.generation, kafka=None, waiting=None, first_epoch_since=since)
-            self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
+            figures = self.figures
+            figures.kafka, figures.waiting = None, None
+            figures.first_epoch_since = datetime.now(UTC) if computes else None
+            figures.delivery, figures.sharing_depth = claim.delivery, claim.sharing_depth
             if claim.graph is not None:
                 await job_graph.store(session, job, claim.generation, claim.at, claim.graph)
-            for name in self.queries:
-                self._query(name)["retention"] = {}
+            for name, query in figures.queries.items():
+                query.retention = {}
                 if claim.graph is not None and name not in claim.graph:  # the new version does not have it
-                    self._query(name).update(lag={}, partition_lag={}, lag_at=None, at=None, waiting_since=None)
-            self.columns |= {"generation": claim.generation, "observed_version": int(order["version"])}
+                    query.lag, query.partition_lag = {}, {}
+                    query.lag_at, query.at, query.waiting_since = None, None, None
+            self.columns |= {"generation": claim.generation, "observed_version": spec.version}
             if cause != "start":
                 self.sums["restarts"] += 1
                 self.columns["restarts"] = self.restarts + self.sums["restarts"]
@@ -235,20 +244,17 @@ class _Ingestion:
             row = await recoveries.record_epoch(self.session, self.job, done, before, waiting)
             self.sums["recoveries"] += row is not None
         self.last_at = done.at
-        slow_ms = float(self.metrics.get("slow_epoch_ms", 0.0))
-        self.metrics["slow_epoch_ms"] = max(done.checkpoint.duration_ms, _SLOW_DECAY * slow_ms)
-        epoch, body = done.checkpoint, done.checkpoint.model_dump(mode="json")
-        body["size_bytes"] = self.sizes.get(epoch.query)
+        epoch = done.checkpoint
+        self.figures.slow_epoch_ms = max(epoch.duration_ms, _SLOW_DECAY * self.figures.slow_epoch_ms)
         key = _key(done)
         new = key not in self.epochs and key not in self.stored
-        body["repeated"] = not new
         self.epochs[key] = {
             "job": self.job,
             "lineage": done.lineage,
             "query": epoch.query,
             "epoch": epoch.epoch,
             "completed_at": done.at,
-            "body": body,
+            "body": epoch.model_copy(update={"size_bytes": self.sizes.get(epoch.query), "repeated": not new}),
         }
         figures = dict(done.figures)
         if not new:
@@ -262,8 +268,8 @@ class _Ingestion:
                 replayed=int(done.replay),
                 records_in=figures["records_in"],
                 records_out=figures["records_out"],
-                durations=Counter({duration_class(epoch.duration_ms): 1}),
-                latencies=Counter(done.latencies if new else {}),
+                durations={duration_class(epoch.duration_ms): 1},
+                latencies=done.latencies if new else {},
             ),
         )
         self.sums.update(figures)
@@ -273,47 +279,45 @@ class _Ingestion:
         self.finished[done.lineage, epoch.generation] += new
         self.published[done.lineage, epoch.generation] += figures["records_out"]
         query = self._query(epoch.query)
-        if epoch.generation >= self.generation:
-            self.metrics["first_epoch_since"] = None
-            slow_ms = max(epoch.duration_ms, _SLOW_DECAY * float(query.get("slow_epoch_ms") or 0.0))
-            query.update(at=done.at.isoformat(), waiting_since=None, slow_epoch_ms=slow_ms)
-        query["epoch"] = epoch.epoch
-        query["epochs"] += new
-        for name, figure in figures.items():
-            if name in query:
-                query[name] += figure
+        if self._is_newest(epoch.generation):
+            self.figures.first_epoch_since = None
+            query.at, query.waiting_since = done.at, None
+            query.slow_epoch_ms = max(epoch.duration_ms, _SLOW_DECAY * query.slow_epoch_ms)
+        query.epoch = epoch.epoch
+        query.epochs += new
+        for name in _SUMMED:
+            setattr(query, name, getattr(query, name) + figures[name])
         if figures["late_rows"]:
-            query["late_at"] = done.at.isoformat()
-        operators = query["operators"]
-        for operator, tally in done.operators.items():
-            if operator in operators or len(operators) < _OPERATORS:
-                sums = operators.setdefault(operator, OperatorMetrics().model_dump())
-                for name, number in tally.items():
-                    sums[name] += number
+            query.late_at = done.at
+        for operator, counts in done.operators.items():
+            if operator in query.operators or len(query.operators) < _OPERATORS:
+                sums = query.operators.setdefault(operator, OperatorFigures())
+                sums.recorded += counts.recorded
+                sums.replayed += counts.replayed
+                sums.bytes += counts.bytes
 
     async def _lag(self, lag: Lag) -> None:
         at = moment(lag.at)
         self._count(lag.query, at, Tally(lag=lag.topics))
         if lag.generation < self.generation:
             return  # of a driver that was replaced
-        self.metrics["first_epoch_since"] = None
+        self.figures.first_epoch_since = None
         query = self._query(lag.query)
         # By this machine's clock, which may differ from that of the driver's host; reports may also arrive late.
-        since = (query.get("waiting_since") or datetime.now(UTC).isoformat()) if any(lag.topics.values()) else None
-        partitions = {
+        query.waiting_since = (query.waiting_since or datetime.now(UTC)) if any(lag.topics.values()) else None
+        query.lag, query.lag_at = lag.topics, at
+        query.partition_lag = {
             topic: {str(number): behind for number, behind in each.items()} for topic, each in lag.partitions.items()
         }
-        query.update(lag=lag.topics, partition_lag=partitions, lag_at=at.isoformat(), waiting_since=since)
 
     async def _no_input(self, report: NoInput) -> None:
         waiting = self._have_published(report.waiting)
         row = await recoveries.record_no_input(self.session, self.job, report, self._last_epoch(report.query), waiting)
-        self.sums["recoveries"] += row is not None and row.body["outcome"] == "COMPLETED"
+        self.sums["recoveries"] += row is not None and row.body.outcome == "COMPLETED"
 
     def _last_epoch(self, query: str) -> datetime | None:
         """The end of the newest epoch of a query; None: unknown."""
-        last = self._query(query).get("at")
-        return datetime.fromisoformat(last) if last else None
+        return self._query(query).at
 
     async def _error_reported(self, report: ErrorReported) -> None:
         await job_exceptions.add(self.session, self.job, report)
@@ -329,40 +333,37 @@ class _Ingestion:
                 failure=report.failure,
             )
 
-    def _open(self, generation: int, topics: dict[str, str]) -> None:
+    def _open(self, generation: int, topics: dict[str, datetime]) -> None:
         """Set the open transactions, unless a newer claim has reported them."""
-        self._report(generation, open_transactions=topics)
+        if self._is_newest(generation):
+            self.figures.open_transactions = topics
 
-    def _report(self, generation: int, **metrics: Any) -> None:
-        """Set metrics of the job, unless a driver of a newer generation has reported them."""
-        if generation >= self.generation:
-            self.metrics |= metrics
+    def _is_newest(self, generation: int) -> bool:
+        """Whether no driver of a newer generation has reported."""
+        return generation >= self.generation
 
     def _count(self, query: str, at: datetime, figures: Tally) -> None:
         for place in places(self.job, query, at, now=datetime.now(UTC)):
             self.series.setdefault(place, Tally()).add(figures)
 
     def _is_known(self, query: str) -> bool:
-        return query in self.queries or len(self.queries) < _QUERIES
+        return query in self.figures.queries or len(self.figures.queries) < _QUERIES
 
     def _have_published(self, queries: Sequence[str]) -> list[str]:
         """Those of `queries` that have finished an epoch before: a recovery waits for them."""
-        return [query for query in queries if self.queries.get(query, {}).get("epochs")]
+        return [query for query in queries if self.figures.queries.get(query, QueryFigures()).epochs]
 
-    def _query(self, name: str) -> dict[str, Any]:
-        # Metrics of earlier versions lack some fields.
-        query: dict[str, Any] = QueryMetrics().model_dump(mode="json") | self.queries.get(name, {})
-        self.queries[name] = query
-        return query
+    def _query(self, name: str) -> QueryFigures:
+        return self.figures.queries.setdefault(name, QueryFigures())
 
-    def new_metrics(self) -> dict[str, Any]:
-        """The job's new metrics."""
-        self.metrics |= {"queries": self.queries, "restarts": self.metrics["restarts"] + self.sums["restarts"]}
+    def new_figures(self) -> JobFigures:
+        """The job's new figures."""
+        self.figures.restarts += self.sums["restarts"]
         if self.last_at is not None:
-            self.metrics["at"] = self.last_at.isoformat()
+            self.figures.at = self.last_at
             # By this machine's clock, which may differ from that of the driver's host.
-            self.metrics["received_at"] = datetime.now(UTC).isoformat()
-        return self.metrics
+            self.figures.received_at = datetime.now(UTC)
+        return self.figures
 
 
 async def _write(session: AsyncSession, jobs: list[_Ingestion]) -> None:
@@ -384,7 +385,7 @@ async def _write(session: AsyncSession, jobs: list[_Ingestion]) -> None:
             claimed = update(JobRow).where(JobRow.id == ingestion.job).values(**ingestion.columns)
             await session.execute(claimed.execution_options(synchronize_session=False))
     await update_all(
-        session, JobRow, [{"id": ingestion.job, "metrics": ingestion.new_metrics()} for ingestion in jobs], keys=("id",)
+        session, JobRow, [{"id": ingestion.job, "metrics": ingestion.new_figures()} for ingestion in jobs], keys=("id",)
     )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
 from clonos.resources.event_types import EventType
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostRegister, HostState
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now
@@ -54,7 +55,7 @@ class Liveness:
     lease_s: float  # lifetime of the host's lease after this heartbeat, in seconds
     heartbeat_interval_s: float = 1.0  # announced time until the next heartbeat, in seconds
     pool_available: int = 0  # number of warm pool drivers without a job
-    capacity: dict[str, Any] | None = None  # a new measurement of the host
+    capacity: HostCapacity | None = None  # a new measurement of the host
 
     @property
     def columns(self) -> dict[str, Any]:

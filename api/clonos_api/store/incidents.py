@@ -36,7 +36,7 @@ async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
     exactly_once = _exactly_once(job)
     loss = loss_of(shown, queries, exactly_once=exactly_once, diverged=diverged, verification=verification)
     comparison = compare(shown, await _earlier(session, shown))
-    since = recoveries.silent_since(row, job.metrics or {})
+    since = recoveries.silent_since(row, job.figures)
     return incident(shown, job.name, loss, comparison, at=at, silent_since=since)
 
 
@@ -55,9 +55,9 @@ async def page(session: AsyncSession, window: Window) -> Page[ListedRecovery]:
 
 def _exactly_once(job: JobRow) -> bool:
     """Whether the newest driver, or else the specification, delivers exactly once and keeps a causal log."""
-    spec, metrics = job.spec.get("spec") or {}, job.metrics or {}
-    delivery = metrics.get("delivery") or {"": spec.get("delivery", "exactly-once")}
-    depth = str(metrics.get("sharing_depth") or spec.get("sharingDepth", "full"))
+    spec, figures = job.spec.spec, job.figures
+    delivery = figures.delivery or {"": spec.delivery}
+    depth = figures.sharing_depth or spec.sharing_depth
     return "at-least-once" not in delivery.values() and depth != "0"
 
 

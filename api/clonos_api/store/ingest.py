@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from clonos.resources.jobs import Failure
 from clonos.telemetry import driver_events as reported
 from clonos.telemetry.driver_events import DriverEvent, Graph
 from clonos.telemetry.redaction import redact_text
+from clonos_api.store.columns import IngestState, SeenExecutors
 
 # Job code can write events, and each of these is stored and shown: longer lists and texts are cut.
 _LONGEST: Final = 200
@@ -36,31 +37,6 @@ _TOPIC: Final = 250  # characters; a topic's name has at most 249
 _QUERIES: Final = 200
 _WHAT: Final = 500
 _T = TypeVar("_T")
-
-
-@dataclass
-class IngestState:
-    """The state that the ingestion of a run's events carries from one push to the next."""
-
-    state: str = ""  # of the driver
-    attempt: int = 0  # number of the run's driver processes that began a claim
-    again: bool = False  # whether the current claim follows a restart of queries in the same process
-    lineage: int = 0  # lineage of the newest claim
-    generation: int = 0  # generation of the newest claim
-    # times of the steps of the current claim, in seconds since 1970: failed, claiming, claimed, running
-    marks: dict[str, float] = field(default_factory=dict)
-    waiting: bool = False  # whether no epoch has finished since the newest claim
-    queries: list[str] = field(default_factory=list)  # of the newest claim; empty: it has named none
-    returned: list[str] = field(default_factory=list)  # those that have returned since that claim
-    reports_ready: bool = False  # whether the driver reports when its queries are ready to read
-    ready: dict[str, float] = field(default_factory=dict)  # query → time when it was, in seconds since 1970
-    empty: list[str] = field(default_factory=list)  # the queries without unread records, by their newest report
-    code: str = ""  # hash of the code of the newest claim's driver; empty: it has named none
-    last_at: float = 0.0  # time of the newest event, in seconds since 1970
-    end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
-    application_id: str = ""  # of the newest driver's Spark application; empty: it has reported none
-    spark_ui: str = ""  # address of that application's web UI; empty: it has none
-    executors: dict[str, Any] | None = None  # that application's, as `Executors`; None: it has reported none
 
 
 @dataclass(frozen=True)
@@ -91,7 +67,7 @@ class EpochDone:
     figures: dict[str, int]  # counts of the epoch, such as ``records_in`` (`clonos.telemetry.driver_events.FIGURES`)
     # `IngestState.marks` of the newest claim, if this is the first epoch after it
     marks: dict[str, datetime] | None = None
-    operators: dict[str, dict[str, int]] = field(default_factory=dict)  # operator → count of its determinants
+    operators: dict[str, reported.OperatorCounts] = field(default_factory=dict)
     # class of a latency (`clonos_api.store.series`) → records, from their timestamp in Kafka to the end of the epoch
     latencies: dict[str, int] = field(default_factory=dict)
     first: bool = False  # whether the query has returned with this epoch
@@ -287,11 +263,8 @@ def _facts(state: IngestState, event: DriverEvent) -> list[Fact]:
             state.spark_ui = _linked(event.ui, _UI)
             state.executors = None
         case reported.Executors():
-            state.executors = {
-                "wanted": event.wanted,
-                "registered": event.registered,
-                "listed": [_executor(executor) for executor in event.executors[:_EXECUTORS]],
-            }
+            listed = [_executor(executor) for executor in event.executors[:_EXECUTORS]]
+            state.executors = SeenExecutors(event.wanted, event.registered, listed)
     return []
 
 
@@ -304,9 +277,9 @@ def _linked(address: str | None, form: re.Pattern[str]) -> str:
     return address if address and form.fullmatch(address) else ""
 
 
-def _executor(executor: reported.Executor) -> dict[str, Any]:
+def _executor(executor: reported.Executor) -> reported.Executor:
     logs = {"stdout": _linked(executor.stdout, _LOG), "stderr": _linked(executor.stderr, _LOG)}
-    return {"id": executor.id, "host": executor.host, "cores": executor.cores, **logs}
+    return msgspec.structs.replace(executor, **logs)
 
 
 def _enter(state: IngestState, event: reported.State) -> None:
@@ -353,8 +326,8 @@ def _claimed(state: IngestState, event: reported.Claimed) -> Claimed:
 
 def _epoch(state: IngestState, event: reported.Epoch) -> EpochDone:
     figures = {name: int(getattr(event, name)) for name in reported.FIGURES}
-    operators = {name[:_LONGEST]: msgspec.structs.asdict(counts) for name, counts in event.operators.items()}
-    recorded = ((name, counts["recorded"]) for name, counts in operators.items() if counts["recorded"])
+    operators = {name[:_LONGEST]: counts for name, counts in event.operators.items()}
+    recorded = ((name, counts.recorded) for name, counts in operators.items() if counts.recorded)
     checkpoint = EpochCheckpoint(
         epoch=event.epoch,
         query=event.query,

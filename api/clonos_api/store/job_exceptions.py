@@ -13,8 +13,7 @@ from clonos_api.store.tables import ExceptionRow
 
 async def add(session: AsyncSession, job: str, report: ErrorReported) -> None:
     """Record an error that a driver reported."""
-    failure = report.failure.model_dump(mode="json")
-    session.add(ExceptionRow(job=job, at=report.at, generation=report.generation, failure=failure))
+    session.add(ExceptionRow(job=job, at=report.at, generation=report.generation, failure=report.failure))
     data = {"generation": report.generation, "error": report.failure.error, "what": report.failure.what}
     events.append(session, "job.exception", job=job, data=data)
 

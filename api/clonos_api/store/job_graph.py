@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.job_graph import GraphEdge, JobGraph, OperatorNode, QueryNode, TopicNode
-from clonos.resources.jobs import OperatorMetrics, QueryMetrics
 from clonos.telemetry.driver_events import Graph, GraphOperator, GraphQuery
+from clonos_api.store.columns import OperatorFigures, QueryFigures
 from clonos_api.store.db.bulk import insert_all
 from clonos_api.store.ingest import MOST_TOPICS
 from clonos_api.store.recent_epochs import RecentEpochs, recent_epochs
@@ -22,8 +21,7 @@ from clonos_api.store.tables import JobGraphRow, JobRow
 
 async def store(session: AsyncSession, job: str, generation: int, at: datetime, graph: Graph) -> None:
     """Replace the graph of a job by that of a newer claim. The transaction has locked the job's row."""
-    body = msgspec.to_builtins(graph)
-    row = {"job": job, "generation": generation, "reported_at": at, "body": body}
+    row = {"job": job, "generation": generation, "reported_at": at, "body": graph}
     await insert_all(session, JobGraphRow, [row], keys=("job",), replace=("generation", "reported_at", "body"))
 
 
@@ -33,11 +31,10 @@ async def of_job(session: AsyncSession, job: JobRow) -> JobGraph:
     if row is None:
         return JobGraph()
     recent = await recent_epochs(session, job)
-    metrics = job.metrics or {}
     parts = _Parts()
-    for name, reported in sorted(msgspec.convert(row.body, Graph).items()):
-        figures = QueryMetrics.model_validate((metrics.get("queries") or {}).get(name, {}))
-        parts.add(name, reported, figures, _Rates.of(recent[name]), (metrics.get("delivery") or {}).get(name))
+    for name, reported in sorted(row.body.items()):
+        figures = job.figures.queries.get(name, QueryFigures())
+        parts.add(name, reported, figures, _Rates.of(recent[name]), job.figures.delivery.get(name))
     nodes = [*parts.topics.values(), *parts.queries]
     return JobGraph(generation=row.generation, reported_at=row.reported_at, nodes=nodes, edges=parts.edges)
 
@@ -81,7 +78,7 @@ class _Parts:
     queries: list[QueryNode | OperatorNode] = field(default_factory=list)
     edges: list[GraphEdge] = field(default_factory=list)
 
-    def add(self, name: str, reported: GraphQuery, figures: QueryMetrics, rates: _Rates, delivery: str | None) -> None:
+    def add(self, name: str, reported: GraphQuery, figures: QueryFigures, rates: _Rates, delivery: str | None) -> None:
         """Add a query with its operators and topics."""
         query = QueryNode(
             id=f"query:{name}",
@@ -98,7 +95,7 @@ class _Parts:
         self._inputs(query, reported, figures, rates)
         self._outputs(query, reported, rates)
 
-    def _inputs(self, query: QueryNode, reported: GraphQuery, figures: QueryMetrics, rates: _Rates) -> None:
+    def _inputs(self, query: QueryNode, reported: GraphQuery, figures: QueryFigures, rates: _Rates) -> None:
         named = {topic: rates.topic(topic) for topic in reported.topics}
         for topic, records_per_s in named.items():
             self._edge("input", self._topic("topic", topic), query.id, records_per_s, figures.lag.get(topic))
@@ -142,13 +139,13 @@ class _Parts:
         self.edges.append(GraphEdge(kind=kind, source=source, target=target, records_per_s=records_per_s, lag=lag))
 
 
-def _operators(query: QueryNode, reported: GraphQuery, figures: QueryMetrics, rates: _Rates) -> Iterable[OperatorNode]:
+def _operators(query: QueryNode, reported: GraphQuery, figures: QueryFigures, rates: _Rates) -> Iterable[OperatorNode]:
     """The operators that the driver named, and those that have recorded determinants besides."""
     operators: dict[str, GraphOperator | None] = {operator.name: operator for operator in reported.operators}
     # Not all that have recorded some since the job was created: earlier versions of the code had other operators.
     operators |= {name: None for name in rates.recorded if name not in operators}
     for name, operator in operators.items():
-        sums = figures.operators.get(name, OperatorMetrics())
+        sums = figures.operators.get(name, OperatorFigures())
         yield OperatorNode(
             id=f"operator:{query.name}:{name}",
             name=name,

@@ -60,10 +60,10 @@ def _point(interval: series.Interval, until: datetime) -> SeriesPoint:
         replayed=tally.replayed,
         records_in_per_s=tally.records_in / seconds,
         records_out_per_s=tally.records_out / seconds,
-        epoch_ms_p50=tally.duration_ms(0.5),
-        epoch_ms_p99=tally.duration_ms(0.99),
-        latency_ms_p50=tally.latency_ms(0.5),
-        latency_ms_p99=tally.latency_ms(0.99),
+        epoch_ms_p50=series.percentile(tally.durations, 0.5),
+        epoch_ms_p99=series.percentile(tally.durations, 0.99),
+        latency_ms_p50=series.percentile(tally.latencies, 0.5),
+        latency_ms_p99=series.percentile(tally.latencies, 0.99),
         lag=tally.lag,
     )
 
@@ -76,7 +76,7 @@ async def _annotations(session: AsyncSession, job: str, since: datetime) -> list
     savepoints = select(SavepointRow).where(SavepointRow.job == job, SavepointRow.completed_at >= since)
     newest = [
         *(
-            Annotation(kind="recovery", at=row.started_at, until=row.ended_at, text=row.body["cause"])
+            Annotation(kind="recovery", at=row.started_at, until=row.ended_at, text=row.body.cause)
             for row in await session.scalars(recoveries.order_by(RecoveryRow.started_at.desc()).limit(_ANNOTATIONS))
         ),
         *(

@@ -59,12 +59,12 @@ async def create(
         id=new_id(),
         name=spec.name,
         labels=dict(spec.metadata.labels),
-        spec=as_written(spec),
+        spec=spec,
         artifact=artifact,
         desired_state=DesiredState.RUNNING if start else DesiredState.STOPPED,
         state=JobState.CREATED,
         state_since=moment,
-        start_from=start_from.model_dump(mode="json") if start_from else None,
+        start_from=start_from,
         adopt=adopt,
         created_by=created_by,
         owner_number=await owners.number(session, created_by),
@@ -157,7 +157,7 @@ async def patch(
         await artifacts.get(session, artifact)
     columns: dict[str, Any] = {}
     if spec is not None:
-        columns |= {"spec": as_written(spec), "labels": dict(spec.metadata.labels)}
+        columns |= {"spec": spec, "labels": dict(spec.metadata.labels)}
     newest = await session.scalar(select(func.max(JobVersionRow.version)).where(JobVersionRow.job == job.id))
     row = await change(session, job, artifact=artifact or job.artifact, version=(newest or version) + 1, **columns)
     await _remember_version(session, row, by)
@@ -172,7 +172,7 @@ async def revert(session: AsyncSession, job: JobRow, version: int, **columns: An
     `columns` are other columns to set.
     """
     old = await stored_version(session, job, version)
-    labels = old.spec["metadata"].get("labels") or {}
+    labels = dict(old.spec.metadata.labels)
     row = await change(session, job, spec=old.spec, labels=labels, artifact=old.artifact, version=version, **columns)
     events.append(session, "job.updated", job=row.id, data={"version": version, "instead": job.version})
     await audit.asked(session, "job.revert", row.id, version=version, instead=job.version)
@@ -189,7 +189,7 @@ async def worked(session: AsyncSession, job: JobRow, *, but: int | None = None) 
 
     A version whose code failed in its newest run did not work.
     """
-    version = RunRow.order["version"].as_integer()
+    version = RunRow.spec["version"].as_integer()
     query = (
         select(version)
         .join(GenerationRow, and_(GenerationRow.job == RunRow.job, GenerationRow.run == RunRow.id))
@@ -207,11 +207,11 @@ async def code_failed(
     session: AsyncSession, job: str, versions: Collection[int], *, but_run: str | None = None
 ) -> frozenset[int]:
     """Those of the versions of a job whose newest driver failed because of the code, without the run `but_run`."""
-    version, domain = RunRow.order["version"].as_integer(), RunRow.failure["domain"].as_string()
+    version, domain = RunRow.spec["version"].as_integer(), RunRow.failure["domain"].as_string()
     query = (
         select(version, domain)
         .where(RunRow.job == job, RunRow.id != (but_run or ""), version.in_(versions))
-        .where(~func.coalesce(RunRow.order["standby"].as_boolean(), False))
+        .where(~func.coalesce(RunRow.spec["standby"].as_boolean(), False))
         .order_by(RunRow.created_at.desc(), RunRow.id.desc())
     )
     newest: dict[int, str | None] = {}
@@ -242,8 +242,8 @@ async def desire(
         session,
         job,
         desired_state=state,
-        stop=stop.model_dump(mode="json") if stop else None,
-        start_from=start_from.model_dump(mode="json") if start_from else job.start_from,
+        stop=stop,
+        start_from=start_from or job.start_from,
         adopt=adopt and job.state not in _WITH_DRIVER,
         restart_nonce=job.restart_nonce + (restart or _is_new_start(job, state, start_from)),
     )
@@ -251,7 +251,7 @@ async def desire(
     events.append(session, "job.desired", job=row.id, data=data)
     how: dict[str, Any] = {
         "stop": row.stop,
-        "start_from": start_from.model_dump(mode="json") if start_from else None,
+        "start_from": start_from,
     }
     how |= {"adopt": True} if row.adopt else {}
     await audit.asked(session, "job.restart" if restart else f"job.{_VERBS[state]}", row.id, **how)
@@ -278,11 +278,9 @@ async def resolve(session: AsyncSession, job: JobRow, request: ResolveRequest) -
             f"Job {job.name} is {job.state}: its driver replays the epochs in doubt by itself.",
             hint="decide about an epoch after the job has FAILED because of it.",
         )
-    earlier = [ResolveRequest.model_validate(decision) for decision in job.resolutions or []]
-    kept = [other for other in earlier if (other.query, other.epoch) != (request.query, request.epoch)]
-    decisions = [decision.model_dump(mode="json") for decision in (*kept, request)]
-    row = await change(session, job, resolutions=decisions)
-    await audit.asked(session, "job.resolve", row.id, **decisions[-1])
+    kept = [other for other in job.resolutions or [] if (other.query, other.epoch) != (request.query, request.epoch)]
+    row = await change(session, job, resolutions=[*kept, request])
+    await audit.asked(session, "job.resolve", row.id, **dict(request))
     return await desire(session, row, DesiredState.RUNNING)
 
 
@@ -315,7 +313,7 @@ async def move(
         state=to,
         state_since=clock(),
         state_deadline=None if deadline_s is None else clock(deadline_s),
-        failure=failure.model_dump(mode="json") if failure else None,
+        failure=failure,
         **columns,
     )
     if to in SETTLED:
@@ -383,12 +381,3 @@ async def _remember_version(session: AsyncSession, job: JobRow, by: str) -> None
         )
     )
     await session.flush()
-
-
-def as_written(spec: JobSpec) -> dict[str, Any]:
-    """A specification as JSON, as the store holds it.
-
-    Unset fields remain unset, because the decorator ``@job`` in the code may set them.
-    """
-    whole = spec.model_dump(mode="json", by_alias=True)
-    return {**whole, "spec": spec.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)}

@@ -15,6 +15,7 @@ from clonos.errors import OperationTimedOut
 from clonos.resources.failures import new_failure
 from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
+from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import new_id, require_row
@@ -27,7 +28,7 @@ async def begin(
     kind: str,
     *,
     job: str | None = None,
-    arguments: dict[str, Any] | None = None,
+    arguments: OperationArguments | None = None,
     timeout_s: float,
     by: str,
 ) -> OperationRow:
@@ -41,7 +42,7 @@ async def begin(
         kind=kind,
         job=job,
         state="IN_PROGRESS",
-        arguments=arguments or {},
+        arguments=arguments or OperationArguments(),
         result={},
         created_by=by,
         created_at=moment,
@@ -63,7 +64,7 @@ async def complete(
 
 async def fail(session: AsyncSession, operation: OperationRow, failure: Failure) -> OperationRow:
     """End an operation in progress as FAILED."""
-    return await _end(session, operation, state="FAILED", failure=failure.model_dump(mode="json"))
+    return await _end(session, operation, state="FAILED", failure=failure)
 
 
 async def expire(session: AsyncSession) -> list[OperationRow]:
@@ -80,7 +81,7 @@ async def expire(session: AsyncSession) -> list[OperationRow]:
     expired = []
     for row in rows:
         job = await session.get(JobRow, row.job) if row.job is not None else None
-        cause = f" The job's last error: {job.failure['what']}" if job is not None and job.failure else ""
+        cause = f" The job's last error: {job.failure.what}" if job is not None and job.failure else ""
         what = f"The operation {row.kind} was not complete at its deadline.{cause}"
         late = new_failure(OperationTimedOut, what, at=moment)
         expired.append(await fail(session, row, late))

@@ -43,7 +43,7 @@ async def settle(session: AsyncSession, task: TaskRow, result: TaskResult) -> No
     if task.kind == VERIFY:
         await _settle_verification(session, task, result)
         return
-    savepoint = await savepoints.get(session, str(task.arguments["savepoint"]))
+    savepoint = await savepoints.get(session, task.subject.savepoint)
     failure = None if result.ok else (result.failure or _NO_REASON)
     if task.kind == "delete-savepoint":
         if savepoint.state == "DELETING":
@@ -62,8 +62,8 @@ async def settle(session: AsyncSession, task: TaskRow, result: TaskResult) -> No
 
 
 async def _settle_check(session: AsyncSession, task: TaskRow, result: TaskResult) -> None:
-    row = await session.get(ClusterRow, str(task.arguments["cluster"]), populate_existing=True)
-    if row is None or row.state != ClusterState.CHECKING or row.version != task.arguments["version"]:
+    row = await session.get(ClusterRow, task.subject.cluster, populate_existing=True)
+    if row is None or row.state != ClusterState.CHECKING or row.version != task.subject.version:
         return  # the check was ended before
     failure = None if result.ok else (result.failure or _NO_REASON)
     if failure is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,7 +16,7 @@ from clonos.resources.checkpoints import (
     LatestCheckpoints,
     Savepoint,
 )
-from clonos.resources.jobs import CausalLog, Metrics, Offsets
+from clonos.resources.jobs import CausalLog, Metrics, Offsets, QueryMetrics
 from clonos_api.store import counters, views
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import require_row
@@ -85,31 +85,30 @@ async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> C
 
 async def metrics(session: AsyncSession, job: JobRow) -> Metrics:
     """The metrics of a job: totals since its creation, rates of the last 10 s, epoch durations of the last minute."""
-    reported: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(job.metrics or {})}
     recent = await recent_epochs(session, job, _MINUTE)
     queries = {}
-    for name, sums in reported["queries"].items():
+    for name, figures in job.figures.queries.items():
         durations = sorted(epoch.duration_ms for epoch in recent[name].epochs)
-        queries[name] = {
-            **sums,
-            "records_in_per_s": recent[name].per_second(lambda epoch: epoch.records_in),
-            "records_out_per_s": recent[name].per_second(lambda epoch: epoch.records_out),
-            "epoch_ms_p50": _share(durations, 0.5),
-            "epoch_ms_p99": _share(durations, 0.99),
-        }
-    return Metrics.model_validate({**reported, "queries": queries})
+        queries[name] = QueryMetrics.model_validate(figures, from_attributes=True).model_copy(
+            update={
+                "records_in_per_s": recent[name].per_second(lambda epoch: epoch.records_in),
+                "records_out_per_s": recent[name].per_second(lambda epoch: epoch.records_out),
+                "epoch_ms_p50": _share(durations, 0.5),
+                "epoch_ms_p99": _share(durations, 0.99),
+            }
+        )
+    return Metrics.model_validate(job.figures, from_attributes=True).model_copy(update={"queries": queries})
 
 
 async def offsets(session: AsyncSession, job: JobRow) -> list[Offsets]:
     """The source offsets of each query of a job after its newest epoch, with the query's lag."""
     newest_offsets = []
-    for name, figures in sorted(((job.metrics or {}).get("queries") or {}).items()):
+    for name, figures in sorted(job.figures.queries.items()):
         rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.query == name)
         row = (await session.scalars(rows.order_by(EpochRow.completed_at.desc()).limit(1))).first()
         if row is not None:
-            at = EpochCheckpoint.model_validate(row.body).offsets
-            lags = {"lag": figures.get("lag", {}), "partition_lag": figures.get("partition_lag", {})}
-            newest_offsets.append(Offsets(query=name, epoch=row.epoch, offsets=at, **lags))
+            lags = {"lag": figures.lag, "partition_lag": figures.partition_lag}
+            newest_offsets.append(Offsets(query=name, epoch=row.epoch, offsets=row.body.offsets, **lags))
     return newest_offsets
 
 
@@ -139,7 +138,7 @@ async def _newest(session: AsyncSession, job: str) -> dict[str, tuple[int, int]]
 def _resource(row: EpochRow, newest: dict[str, tuple[int, int]]) -> EpochCheckpoint:
     lineage, epoch = newest[row.query]
     retained = row.lineage == lineage and row.epoch > epoch - _RETAINED
-    return EpochCheckpoint.model_validate({**row.body, "retained": retained})
+    return row.body.model_copy(update={"retained": retained})
 
 
 def _summary(history: list[EpochCheckpoint]) -> CheckpointSummary:

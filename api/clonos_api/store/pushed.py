@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos_api.store.columns import IngestState, JobFigures
 from clonos_api.store.tables import HostRow, JobRow, RunRow
 
 
@@ -22,7 +22,7 @@ class LockedJob:
     id: str
     generation: int
     restarts: int
-    metrics: dict[str, Any] | None  # the job's newest figures, as in `JobRow`; None before its first epoch
+    metrics: JobFigures | None  # as in `JobRow`
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LockedRun:
     job: str
     state: str
     events_offset: int  # bytes of the event file that are ingested
-    ingest_state: dict[str, Any]  # an `ingest.IngestState`
+    ingest_state: IngestState
     log_offset: int  # bytes of the log that are stored
     checkpoint_bytes: dict[str, int] | None  # query → bytes, the agent's newest measurement
     host: str  # name of the run's host

@@ -62,13 +62,13 @@ async def recent_epochs(session: AsyncSession, job: JobRow, span: timedelta = RA
         EpochRow.job == job.id, EpochRow.completed_at > moment - span, EpochRow.completed_at <= moment
     )
     for row in await session.scalars(rows):
-        recent[row.query].epochs.append(EpochCheckpoint.model_validate(row.body))
+        recent[row.query].epochs.append(row.body)
     return recent
 
 
 def _driver_now(job: JobRow) -> datetime | None:
     """The time by the clock of the driver's host; None: it has reported no epoch."""
-    newest, received = (job.metrics or {}).get("at"), (job.metrics or {}).get("received_at")
+    newest, received = job.figures.at, job.figures.received_at
     if newest is None or received is None:
         return None
-    return datetime.fromisoformat(newest) + max(datetime.now(UTC) - datetime.fromisoformat(received), timedelta())
+    return newest + max(datetime.now(UTC) - received, timedelta())

@@ -9,23 +9,24 @@ too, the next recovery supersedes it. Each recovery ends with an outcome (`Recov
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.jobs import Failure, Phase
+from clonos.resources.jobs import Failure, Phase, QueryReturn
 from clonos.resources.recovery_descriptions import PLANNED
 from clonos_api.store import events
+from clonos_api.store.columns import JobFigures, Outcome, QueryFigures, RecoveryBody
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import new_id, require_row
 from clonos_api.store.ingest import EpochDone, NoInput
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
-Outcome = Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"]
 # Marks of a claim, and the recovery phase that each mark ends.
 _CONTROL_PLANE = frozenset({"detect", "decide", "finish"})
 _PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))
@@ -49,28 +50,26 @@ async def begin(
     """
     await lock_job(session, job)  # several writers may detect the failure at once
     known, superseded = await open_of_job(session, job), None
-    if known is not None and failed_generation >= (known.body.get("generation") or failed_generation + 1):
+    if known is not None and failed_generation >= (known.body.generation or failed_generation + 1):
         await end(session, known, "SUPERSEDED", at)
         known, superseded = None, known
     if known is not None:
-        if failure is not None and known.body.get("failure") is None:
-            known.body = {**known.body, "failure": failure.model_dump(mode="json")}
+        if failure is not None and known.body.failure is None:
+            _set(known, failure=failure)
         return known
     at = at if detected_at is None else min(at, detected_at)
-    chain: dict[str, str] = {} if superseded is None else {"silent_since": _silence(superseded).isoformat()}
-    detect = [] if detected_at is None else [_phase("detect", at, detected_at)]
     row = RecoveryRow(
         id=new_id(),
         job=job,
         started_at=at,
-        body={
-            "cause": cause,
-            "failure": failure.model_dump(mode="json") if failure else None,
-            "failed_generation": failed_generation,
-            "from_host": from_host,
-            "phases": detect,
-            **chain,
-        },
+        body=RecoveryBody(
+            cause,
+            failed_generation,
+            from_host,
+            failure,
+            phases=[] if detected_at is None else [_phase("detect", at, detected_at)],
+            silent_since=None if superseded is None else _silence(superseded),
+        ),
     )
     session.add(row)
     await session.flush()
@@ -82,17 +81,14 @@ async def begin(
 async def explain(
     session: AsyncSession, job: str, failure: Failure | None, *, generation: int | None = None, **more: str
 ) -> bool:
-    """Add `failure` to a job's newest recovery, if it has none, and set other fields of `Recovery` (`more`).
+    """Add `failure` to a job's newest recovery, if it has none, and set other fields of `RecoveryBody` (`more`).
 
     With `generation`, only if that is the recovery's new generation. Returns whether the job has such a recovery.
     """
-    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
-    row = (await session.scalars(query)).first()
-    if row is None or (generation is not None and row.body.get("generation") != generation):
+    row = await _newest(session, job)
+    if row is None or (generation is not None and row.body.generation != generation):
         return False
-    if failure is not None and row.body.get("failure") is None:
-        row.body = {**row.body, "failure": failure.model_dump(mode="json")}
-    row.body = {**row.body, **more}
+    _set(row, failure=row.body.failure or failure, **more)
     await session.flush()
     return True
 
@@ -103,13 +99,12 @@ async def record_alive(session: AsyncSession, job: str, failed_generation: int, 
     Returns whether the takeover was false: the job's host counted as lost, and its driver worked before the recovery
     ended.
     """
-    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
-    row = (await session.scalars(query)).first()
-    if row is None or row.body["cause"] != "host-lost" or row.body["failed_generation"] != failed_generation:
+    row = await _newest(session, job)
+    if row is None or row.body.cause != "host-lost" or row.body.failed_generation != failed_generation:
         return False
-    if row.body.get("alive_at") is not None or (row.ended_at is not None and at > row.ended_at):
+    if row.body.alive_at is not None or (row.ended_at is not None and at > row.ended_at):
         return False
-    row.body = {**row.body, "alive_at": at.isoformat()}
+    _set(row, alive_at=at)
     await session.flush()
     return True
 
@@ -119,20 +114,20 @@ async def record_placement(session: AsyncSession, job: str, host: str, *, standb
     row = await open_of_job(session, job)
     if row is None:
         return
-    phases = list(row.body["phases"])
-    if [phase["name"] for phase in phases] == ["detect"]:
+    phases = list(row.body.phases)
+    if [phase.name for phase in phases] == ["detect"]:
         # In an upgrade this phase waits for the end of the driver's epoch.
-        name = "finish" if row.body["cause"] == "upgrade" else "decide"
+        name = "finish" if row.body.cause == "upgrade" else "decide"
         phases.append(_phase(name, _end(phases[0]), await now(session)))
-    row.body = {**row.body, "to_host": host, "standby": standby, "phases": phases}
+    _set(row, to_host=host, standby=standby, phases=phases)
     await session.flush()
 
 
 async def record_claim(session: AsyncSession, job: str, generation: int, host: str) -> None:
     """Record the new generation in the recovery in progress, which continues until all queries return."""
     row = await open_of_job(session, job)
-    if row is not None and generation > row.body["failed_generation"]:
-        row.body = {**row.body, "generation": generation, "to_host": host}
+    if row is not None and generation > row.body.failed_generation:
+        _set(row, generation=generation, to_host=host)
         await session.flush()
 
 
@@ -161,27 +156,25 @@ async def record_epoch(
     since = _silence(row)
     # In a planned move, and in a false takeover, the old driver still commits epochs.
     gap = at - min(at, max(before or since, since))
-    figures = {"skipped_lanes": done.figures["skipped_lanes"]}
-    figures |= {"replayed_determinants": done.figures["replayed_determinants"]}
-    figures |= {"replayed_records": done.figures["records_in"] if done.replay else 0}
-    row.body = {
-        **row.body,
-        **{name: row.body.get(name, 0) + number for name, number in figures.items()},
-        "generation": done.checkpoint.generation,
-        "phases": _until(done, row),
-    }
+    _set(
+        row,
+        skipped_lanes=row.body.skipped_lanes + done.figures["skipped_lanes"],
+        replayed_determinants=row.body.replayed_determinants + done.figures["replayed_determinants"],
+        replayed_records=row.body.replayed_records + (done.figures["records_in"] if done.replay else 0),
+        generation=done.checkpoint.generation,
+        phases=_until(done, row),
+    )
     gap_ms = _ms(gap.total_seconds())
     return await _record_return(session, row, done.checkpoint.query, at, gap_ms, waiting)
 
 
 async def _record_first_record(session: AsyncSession, job: str, done: EpochDone) -> None:
     """Record when input came after a recovery that has ended because there was none."""
-    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
-    row = (await session.scalars(query)).first()
-    if row is None or row.body.get("outcome") != "IDLE" or row.body.get("generation") != done.checkpoint.generation:
+    row = await _newest(session, job)
+    if row is None or row.body.outcome != "IDLE" or row.body.generation != done.checkpoint.generation:
         return
-    if not row.body.get("first_record_at"):
-        row.body = {**row.body, "first_record_at": done.at.isoformat()}
+    if row.body.first_record_at is None:
+        _set(row, first_record_at=done.at)
         await session.flush()
 
 
@@ -196,16 +189,16 @@ async def record_no_input(
     if row is None or report.generation < _new_generation(row):
         return None
     at, since = max(report.at, row.started_at), _silence(row)
-    if row.body["cause"] in PLANNED:
+    if row.body.cause in PLANNED:
         since = max(since, report.marks.get("claiming", since))  # the old driver was ready to read until then
     gap = at - min(at, max(before or since, since))
-    names = {phase["name"] for phase in row.body["phases"]}
+    names = {phase.name for phase in row.body.phases}
     if "commit" not in names:  # otherwise another query has published
-        ends = [(phase["name"], _end(phase)) for phase in row.body["phases"] if phase["name"] in _CONTROL_PLANE]
+        ends = [(phase.name, _end(phase)) for phase in row.body.phases if phase.name in _CONTROL_PLANE]
         marks = [(name, report.marks[mark]) for mark, name in _PHASES if mark in report.marks]
         ends += [(_name(name, row), mark) for name, mark in [*marks, ("ready", at)] if mark >= row.started_at]
-        row.body = {**row.body, "phases": _consecutive(row.started_at, ends)}
-    row.body = {**row.body, "generation": report.generation}
+        _set(row, phases=_consecutive(row.started_at, ends))
+    _set(row, generation=report.generation)
     return await _record_return(session, row, report.query, at, _ms(gap.total_seconds()), waiting, idle=True)
 
 
@@ -219,9 +212,8 @@ async def _record_return(
     *,
     idle: bool = False,
 ) -> RecoveryRow | None:
-    report = {"at": at.isoformat(), "downtime_ms": gap_ms, "idle": idle}
-    returned = {query: report, **row.body.get("returned", {})}
-    row.body = {**row.body, "returned": returned, "waits": sorted(waiting)}
+    report = QueryReturn(at=at, downtime_ms=gap_ms, idle=idle)
+    _set(row, returned={query: report, **row.body.returned}, waits=sorted(waiting))
     if waiting:
         await session.flush()
         return None
@@ -229,31 +221,39 @@ async def _record_return(
     return row
 
 
-def silent_since(row: RecoveryRow, metrics: Mapping[str, Any]) -> datetime:
+def silent_since(row: RecoveryRow, figures: JobFigures) -> datetime:
     """Since when a job in recovery has no output: the beginning of the first of several failures in succession.
 
     In a planned move, and in a false takeover, the old driver still publishes: the last output of those of its queries
-    that have not returned, as the job's `metrics` show it.
+    that have not returned, as the job's `figures` show it.
     """
     begin = _silence(row)
-    outputs = [datetime.fromisoformat(query["at"]) for query in waiting_queries(row, metrics).values()]
+    outputs = [query.at for query in waiting_queries(row, figures).values() if query.at is not None]
     return max(begin, min(outputs, default=begin))
 
 
-def waiting_queries(row: RecoveryRow, metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The queries that have published and have not returned in a recovery: name → metrics."""
-    queries, returned = metrics.get("queries") or {}, row.body.get("returned", {})
-    return {name: query for name, query in queries.items() if query.get("at") and name not in returned}
+def waiting_queries(row: RecoveryRow, figures: JobFigures) -> dict[str, QueryFigures]:
+    """The queries that have published and have not returned in a recovery: name → figures."""
+    return {name: query for name, query in figures.queries.items() if query.at and name not in row.body.returned}
 
 
 def _silence(row: RecoveryRow) -> datetime:
-    since = row.body.get("silent_since")
-    return row.started_at if since is None else datetime.fromisoformat(since)
+    return row.body.silent_since or row.started_at
 
 
 def _new_generation(row: RecoveryRow) -> int:
     """The generation that ends a recovery; the lowest one that can, before a driver has claimed the causal log."""
-    return int(row.body.get("generation") or row.body["failed_generation"] + 1)
+    return row.body.generation or row.body.failed_generation + 1
+
+
+def _set(row: RecoveryRow, **fields: Any) -> None:
+    """Set fields of a recovery's body."""
+    row.body = msgspec.structs.replace(row.body, **fields)
+
+
+async def _newest(session: AsyncSession, job: str) -> RecoveryRow | None:
+    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
+    return (await session.scalars(query)).first()
 
 
 async def abandon(session: AsyncSession, job: str) -> None:
@@ -274,18 +274,18 @@ async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: dat
     Without, and if all are ready to read, the time until then is the downtime.
     """
     row.ended_at = max(at or await now(session), row.started_at)
-    timed = [query for query in row.body.get("returned", {}).values() if query["downtime_ms"] is not None]
-    published = [query for query in timed if not query.get("idle")]
+    timed = [query for query in row.body.returned.values() if query.downtime_ms is not None]
+    published = [query for query in timed if not query.idle]
     if outcome != "SUPERSEDED" and (published or (timed and outcome == "IDLE")):
         outcome = "COMPLETED" if published else outcome
         timed = published or timed
-        row.ended_at = max(datetime.fromisoformat(query["at"]) for query in timed)
-        phases = list(row.body["phases"])
+        row.ended_at = max(query.at for query in timed)
+        phases = list(row.body.phases)
         committed = max((_end(phase) for phase in phases), default=row.ended_at)
         if row.ended_at - committed >= timedelta(milliseconds=1):
             phases.append(_phase("others", committed, row.ended_at))
-        row.body = {**row.body, "phases": phases, "downtime_ms": max(query["downtime_ms"] for query in timed)}
-    row.body = {**row.body, "outcome": outcome}
+        _set(row, phases=phases, downtime_ms=max(query.downtime_ms or 0.0 for query in timed))
+    _set(row, outcome=outcome)
     await session.flush()
     _append_ended(session, row)
 
@@ -294,7 +294,7 @@ async def newest_since(session: AsyncSession, row: RecoveryRow) -> int:
     """The generation of the newest epoch that finished after the failure of a recovery; 0 if there is none."""
     query = select(EpochRow.body).where(EpochRow.job == row.job, EpochRow.completed_at > row.started_at)
     newest = (await session.scalars(query.order_by(EpochRow.completed_at.desc()).limit(1))).first()
-    return 0 if newest is None else int(newest["generation"])
+    return 0 if newest is None else newest.generation
 
 
 async def open_since(session: AsyncSession, moment: datetime) -> set[str]:
@@ -332,12 +332,11 @@ async def page(session: AsyncSession, job: str | None, window: Window = FIRST) -
     return await by_time(session, query, RecoveryRow.started_at, RecoveryRow.id, window)
 
 
-def _until(done: EpochDone, row: RecoveryRow) -> list[dict[str, Any]]:
+def _until(done: EpochDone, row: RecoveryRow) -> list[Phase]:
     """The phases of a recovery up to an epoch, if that is the first one after the claim."""
-    phases: list[dict[str, Any]] = row.body["phases"]
     if done.marks is None:
-        return phases
-    ends = [(phase["name"], _end(phase)) for phase in phases]
+        return row.body.phases
+    ends = [(phase.name, _end(phase)) for phase in row.body.phases]
     ends += [(_name(name, row), at) for name, at in _ends(done) if at >= row.started_at]
     return _consecutive(row.started_at, ends)
 
@@ -352,10 +351,10 @@ def _ends(done: EpochDone) -> list[tuple[str, datetime]]:
 
 
 def _name(name: str, row: RecoveryRow) -> str:
-    return "wake" if name == "start" and row.body.get("standby") else name
+    return "wake" if name == "start" and row.body.standby else name
 
 
-def _consecutive(began: datetime, ends: list[tuple[str, datetime]]) -> list[dict[str, Any]]:
+def _consecutive(began: datetime, ends: list[tuple[str, datetime]]) -> list[Phase]:
     """Consecutive phases from `began` without gaps, even if the clocks of two hosts differ."""
     phases = []
     for at, (name, end) in enumerate(ends):
@@ -365,19 +364,20 @@ def _consecutive(began: datetime, ends: list[tuple[str, datetime]]) -> list[dict
     return phases
 
 
-def _end(phase: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(phase["started_at"]) + timedelta(milliseconds=phase["duration_ms"])
+def _end(phase: Phase) -> datetime:
+    return phase.started_at + timedelta(milliseconds=phase.duration_ms)
 
 
 def _append_ended(session: AsyncSession, row: RecoveryRow) -> None:
     """Append the event of a recovery's end."""
-    summary = {name: row.body.get(name) for name in ("generation", "downtime_ms", "outcome")}
+    body = row.body
+    summary = {"generation": body.generation, "downtime_ms": body.downtime_ms, "outcome": body.outcome}
     events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **summary})
 
 
-def _phase(name: str, began: datetime, ended: datetime) -> dict[str, Any]:
+def _phase(name: str, began: datetime, ended: datetime) -> Phase:
     duration = _ms(max(0.0, (ended - began).total_seconds()))
-    return Phase(name=name, started_at=began, duration_ms=duration).model_dump(mode="json")
+    return Phase(name=name, started_at=began, duration_ms=duration)
 
 
 def _ms(seconds: float) -> float:

@@ -28,17 +28,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Table, func, select, text, update
 from sqlalchemy.engine import make_url
 
 from clonos.errors import StateConflict
 from clonos.private_folders import create_private, write_private
 from clonos.resources.hosts import HostState
-from clonos.resources.jobs import DesiredState, JobState
+from clonos.resources.jobs import DesiredState, Failure, JobState
 from clonos.resources.service import Role
 from clonos.standby.states import FINAL_STATES, StandbyState
 from clonos_api.store import tokens
 from clonos_api.store.backup import DATABASE_FILE, Manifest, copy_rows, opened, read_manifest, sqlite_url
+from clonos_api.store.columns import Moving
 from clonos_api.store.db import schema
 from clonos_api.store.db.numbers import skip_numbers
 from clonos_api.store.db.rows import new_id
@@ -169,7 +171,7 @@ def _stop_jobs(connection: Connection, moment: datetime) -> list[str]:
     for which, state in ((moving & canceled, JobState.CANCELED), (moving, JobState.STOPPED)):
         connection.execute(update(JobRow).where(which).values(state=state, state_since=moment))
     for job, move in connection.execute(select(JobRow.id, JobRow.moving)).all():
-        if move and move["cause"] == "upgrade" and not move.get("failure"):
+        if move and move.cause == "upgrade" and move.failure is None:
             _end_upgrade(connection, job, move)
     nothing: dict[str, Any] = dict.fromkeys(
         ("state_deadline", "stop", "start_from", "resolutions", "run", "moving"), None
@@ -180,25 +182,21 @@ def _stop_jobs(connection: Connection, moment: datetime) -> list[str]:
     return ran
 
 
-def _end_upgrade(connection: Connection, job: str, move: dict[str, Any]) -> None:
+def _end_upgrade(connection: Connection, job: str, move: Moving) -> None:
     """Let the next start run the version that worked: the upgrade does not continue."""
     version = select(JobVersionRow.spec, JobVersionRow.artifact)
-    version = version.where(JobVersionRow.job == job, JobVersionRow.version == move["previous"])
+    version = version.where(JobVersionRow.job == job, JobVersionRow.version == move.previous)
     if (old := connection.execute(version).one_or_none()) is None:
         return
-    labels = old.spec["metadata"].get("labels") or {}
-    values = {"version": move["previous"], "spec": old.spec, "labels": labels, "artifact": old.artifact}
-    connection.execute(update(JobRow).where(JobRow.id == job, JobRow.version == move["version"]).values(values))
+    labels = dict(old.spec.metadata.labels)
+    values = {"version": move.previous, "spec": old.spec, "labels": labels, "artifact": old.artifact}
+    connection.execute(update(JobRow).where(JobRow.id == job, JobRow.version == move.version).values(values))
 
 
 def _end_work(connection: Connection, moment: datetime) -> None:
     """End what was in progress: nothing of it continues in the restored control plane."""
-    failure = {
-        "error": "control-plane-error",
-        "what": "The control plane was restored from a backup.",
-        "hint": "request it again.",
-        "domain": "run",
-    }
+    what = "The control plane was restored from a backup."
+    failure = Failure(error="control-plane-error", what=what, hint="request it again.", domain="run")
     connection.execute(update(RunRow).where(RunRow.ended_at.is_(None)).values(state="LOST", ended_at=moment))
     connection.execute(update(GenerationRow).where(GenerationRow.ended_at.is_(None)).values(ended_at=moment))
     connection.execute(update(TaskRow).where(TaskRow.ended_at.is_(None)).values(ended_at=moment))
@@ -220,7 +218,7 @@ def _end_work(connection: Connection, moment: datetime) -> None:
     )
     table = _table(RecoveryRow)
     for row in connection.execute(select(table.c.id, table.c.body).where(table.c.ended_at.is_(None))).all():
-        ended = {"ended_at": moment, "body": {**row.body, "outcome": "ABANDONED"}}
+        ended = {"ended_at": moment, "body": replace(row.body, outcome="ABANDONED")}
         connection.execute(table.update().where(table.c.id == row.id).values(ended))
 
 

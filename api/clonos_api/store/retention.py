@@ -53,10 +53,10 @@ _OF_JOB: Final = (
     JobRow.moving["previous"].as_integer(),
 )
 _OF_RUN: Final = (
-    RunRow.order["version"].as_integer(),
-    RunRow.order["finish_for"].as_integer(),
-    RunRow.order[("next", "version")].as_integer(),
-    RunRow.order[("next", "finish_for")].as_integer(),
+    RunRow.spec["version"].as_integer(),
+    RunRow.spec["finish_for"].as_integer(),
+    RunRow.spec[("next", "version")].as_integer(),
+    RunRow.spec[("next", "finish_for")].as_integer(),
 )
 _STARTS: Final = or_(
     exists()

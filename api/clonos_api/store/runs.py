@@ -12,42 +12,41 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostTask, RunReport, RunSpec, Work
-from clonos_api.store import events, hosts, owners, standbys
+from clonos_api.store import events, hosts, owners, standbys, views
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import require_row
 from clonos_api.store.db.swap import swap
-from clonos_api.store.jobs import as_written
 from clonos_api.store.tables import HostRow, JobRow, RunRow, TaskRow
 
 
-async def create(session: AsyncSession, job: JobRow, host: HostRow, order: RunSpec, *, why: str = "") -> RunRow:
-    """Place a job on a host: insert a run with the specification `order`, which the host's agent starts.
+async def create(session: AsyncSession, job: JobRow, host: HostRow, spec: RunSpec, *, why: str = "") -> RunRow:
+    """Place a job on a host: insert a run with the specification `spec`, which the host's agent starts.
 
     `why` is the reason for this host, for the event.
     """
-    savepoint = order.start_from.savepoint if order.start_from is not None else None
-    order = order.model_copy(update={"folder_owners": await owners.of_folders(session, job, savepoint)})
+    savepoint = spec.start_from.savepoint if spec.start_from is not None else None
+    spec = spec.model_copy(update={"folder_owners": await owners.of_folders(session, job, savepoint)})
     row = RunRow(
-        id=order.run,
+        id=spec.run,
         row_version=1,
         job=job.id,
         host=host.id,
-        order=_dumped(order),
+        spec=spec,
         state="PENDING",
         created_at=await now(session),
     )
     session.add(row)
     await session.flush()
     hosts.bump(session, host.id)
-    data = {"run": row.id, "host": host.name, "version": order.version, "standby": order.standby, "why": why}
+    data = {"run": row.id, "host": host.name, "version": spec.version, "standby": spec.standby, "why": why}
     events.append(session, "run.created", job=job.id, host=host.id, data=data)
     return row
 
 
-async def order(session: AsyncSession, run: RunRow, order: RunSpec) -> RunRow:
-    """Replace the specification of a run, and notify its agent."""
-    row = await swap(session, run, order=_dumped(order))
+async def change_spec(session: AsyncSession, run: RunRow, **changes: Any) -> RunRow:
+    """Change fields of the specification of a run (`RunSpec`), and notify its agent."""
+    row = await swap(session, run, spec=run.spec.model_copy(update=changes))
     hosts.bump(session, row.host)
     return row
 
@@ -121,7 +120,7 @@ def _changes(row: Any, report: RunReport) -> dict[str, Any]:
         "attempts": report.attempts,
         "pid": report.pid,
         "exit_code": report.exit_code,
-        "failure": report.failure.model_dump(mode="json") if report.failure else None,
+        "failure": report.failure,
         "started_at": report.started_at or row.started_at,
         "checkpoint_bytes": report.checkpoint_bytes or row.checkpoint_bytes,
         "consecutive_failures": report.consecutive_failures,
@@ -186,24 +185,13 @@ async def work(session: AsyncSession, host: str) -> Work:
     )
     return Work(
         revision=revision,
-        runs=[RunSpec.model_validate(run.order) for run in await open_of_host(session, host)],
-        tasks=[
-            HostTask.model_validate(
-                {
-                    "task": task.id,
-                    "kind": task.kind,
-                    "arguments": task.arguments,
-                    "owner_number": task.owner_number,
-                }
-            )
-            for task in tasks
-        ],
+        runs=[run.spec for run in await open_of_host(session, host)],
+        tasks=[views.resource(HostTask, task, task=task.id) for task in tasks],
     )
 
 
 async def _update_standby(session: AsyncSession, row: RunRow) -> None:
-    if "standby" in row.order:
-        await standbys.update_from_run(session, row)
+    await standbys.update_from_run(session, row)
 
 
 def _append_state(session: AsyncSession, row: RunRow) -> None:
@@ -214,10 +202,6 @@ def _append_state(session: AsyncSession, row: RunRow) -> None:
         "exit_code": row.exit_code,
         "attempts": row.attempts,
         "ended": row.ended_at is not None,
-        "standby": row.order.get("standby", False),
+        "standby": row.spec.standby,
     }
     events.append(session, "run.state", job=row.job, host=row.host, data=data)
-
-
-def _dumped(order: RunSpec) -> dict[str, Any]:
-    return {**order.model_dump(mode="json"), "spec": as_written(order.spec)}

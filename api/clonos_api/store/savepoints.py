@@ -61,7 +61,7 @@ async def complete(
 
 async def fail(session: AsyncSession, savepoint: SavepointRow, failure: Failure) -> SavepointRow:
     """Mark the creation or deletion of a savepoint as failed. Jobs cannot start from it; it can be deleted (again)."""
-    row = await swap(session, savepoint, state="FAILED", failure=failure.model_dump(mode="json"))
+    row = await swap(session, savepoint, state="FAILED", failure=failure)
     _append_event(session, row, "savepoint.failed")
     return row
 

@@ -8,15 +8,14 @@ chart shows a gap. Durations and latencies are counted in classes, each 19 % lon
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos_api.store.columns import Tally
 from clonos_api.store.db.bulk import insert_all
 from clonos_api.store.tables import SeriesRow
 
@@ -38,55 +37,9 @@ class Place(NamedTuple):
     start: datetime
 
 
-@dataclass
-class Tally:
-    """The figures of one interval.
-
-    Attributes:
-        durations: Class of a duration → number of epochs.
-        latencies: Class of an end-to-end latency → number of records.
-        lag: Source topic → unread records at the end of the interval; empty: not reported in it.
-    """
-
-    epochs: int = 0
-    replayed: int = 0
-    records_in: int = 0
-    records_out: int = 0
-    durations: Counter[str] = field(default_factory=Counter)
-    latencies: Counter[str] = field(default_factory=Counter)
-    lag: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Tally:
-        """The figures of a stored row."""
-        latencies = Counter(body.get("latencies", {}))  # rows of earlier versions have none
-        return cls(**{**body, "durations": Counter(body["durations"]), "latencies": latencies})
-
-    def add(self, later: Tally) -> None:
-        """Add the figures of a later part of the interval."""
-        self.epochs += later.epochs
-        self.replayed += later.replayed
-        self.records_in += later.records_in
-        self.records_out += later.records_out
-        self.durations.update(later.durations)
-        self.latencies.update(later.latencies)
-        self.lag = {**self.lag, **later.lag}
-
-    def duration_ms(self, share: float) -> float | None:
-        """The duration below which this share of the epochs is, in ms; None without epochs."""
-        return _percentile(self.durations, share)
-
-    def latency_ms(self, share: float) -> float | None:
-        """The latency below which this share of the records is, in ms; None if no record has one."""
-        return _percentile(self.latencies, share)
-
-    def body(self) -> dict[str, Any]:
-        """The figures as a stored row has them."""
-        return {**vars(self), "durations": dict(self.durations), "latencies": dict(self.latencies)}
-
-
-def _percentile(classes: Counter[str], share: float) -> float | None:
-    left = math.ceil(share * classes.total())
+def percentile(classes: Mapping[str, int], share: float) -> float | None:
+    """The longest time of the class with this share of all; None without any. `classes`: class → number."""
+    left = math.ceil(share * sum(classes.values()))
     for number in sorted(map(int, classes)):
         left -= classes[str(number)]
         if left <= 0:
@@ -121,13 +74,13 @@ async def add(session: AsyncSession, tallies: Mapping[Place, Tally]) -> None:
     keys = (SeriesRow.job, SeriesRow.query, SeriesRow.width_s, SeriesRow.start)
     for at in range(0, len(due), _CHUNK):
         rows = select(*keys, SeriesRow.body).where(tuple_(*keys).in_(due[at : at + _CHUNK]))
-        for *key, body in await session.execute(rows):
-            stored[Place(*key)] = Tally.of(body)
+        for job, query, width_s, start, body in await session.execute(rows):
+            stored[Place(job, query, width_s, start)] = body
     changed = []
     for place in due:
         tally = stored.get(place, Tally())
         tally.add(tallies[place])
-        changed.append({**place._asdict(), "body": tally.body()})
+        changed.append({**place._asdict(), "body": tally})
     names = ("job", "query", "width_s", "start")
     await insert_all(session, SeriesRow, changed, keys=names, replace=("body",))
 
@@ -147,7 +100,7 @@ async def read(session: AsyncSession, job: str, *, width_s: int, since: datetime
     length_s = width_s * wider
     for row in await session.scalars(rows.order_by(SeriesRow.query, SeriesRow.start)):
         start = datetime.fromtimestamp(row.start.timestamp() // length_s * length_s, UTC)
-        intervals.setdefault((row.query, start), Tally()).add(Tally.of(row.body))
+        intervals.setdefault((row.query, start), Tally()).add(row.body)
     return [Interval(query, start, timedelta(seconds=length_s), tally) for (query, start), tally in intervals.items()]
 
 

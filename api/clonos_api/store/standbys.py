@@ -7,14 +7,16 @@ Event: ``standby.state``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import RunSpec
 from clonos.standby.states import StandbyState
 from clonos_api.store import events
+from clonos_api.store.columns import JobFigures, StandbyBody
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.swap import swap
@@ -25,16 +27,16 @@ _S = StandbyState
 WAITING: Final = (_S.STARTING, _S.WARMING, _S.READY, _S.STALE)
 
 
-async def create(session: AsyncSession, job: JobRow, order: RunSpec, host: str, why: str) -> StandbyRow:
-    """Insert the standby for a run with the specification `order`; `why` is the reason for the host (id)."""
+async def create(session: AsyncSession, job: JobRow, spec: RunSpec, host: str, why: str) -> StandbyRow:
+    """Insert the standby for a run with the specification `spec`; `why` is the reason for the host (id)."""
     row = StandbyRow(
-        id=order.run,
+        id=spec.run,
         job=job.id,
         host=host,
         mode="dedicated",
         state=_S.STARTING,
         since=await now(session),
-        body={"placement_reason": why},
+        body=StandbyBody(placement_reason=why),
     )
     session.add(row)
     await session.flush()
@@ -84,7 +86,7 @@ async def record(session: AsyncSession, standby: str, **report: dict[str, int] |
     """
     row = await session.get(StandbyRow, standby, populate_existing=True)
     if row is not None:
-        row.body = {**row.body, **report}
+        row.body = msgspec.structs.replace(row.body, **report)
         await session.flush()
 
 
@@ -93,14 +95,14 @@ async def lags(session: AsyncSession, rows: Iterable[StandbyRow]) -> dict[str, i
 
     Standbys that have not reported, or can no longer be promoted, are left out.
     """
-    waiting = [row for row in rows if row.state in WAITING and row.body.get("epochs") and row.job]
+    waiting = [row for row in rows if row.state in WAITING and row.body.epochs and row.job]
     query = select(JobRow.id, JobRow.metrics).where(JobRow.id.in_({row.job for row in waiting}))
-    metrics: dict[str, Any] = dict((await session.execute(query)).all()) if waiting else {}
+    figures_by_job: dict[str, JobFigures | None] = dict((await session.execute(query)).all()) if waiting else {}
     lags_by_standby = {}
     for row in waiting:
-        queries = (metrics.get(row.job or "") or {}).get("queries") or {}
-        known = row.body["epochs"]
-        behind = [int(figures.get("epoch", -1)) - known.get(name, -1) for name, figures in queries.items()]
+        queries = (figures_by_job.get(row.job or "") or JobFigures()).queries
+        known = row.body.epochs or {}
+        behind = [figures.epoch - known.get(name, -1) for name, figures in queries.items()]
         lags_by_standby[row.id] = max([0, *behind])
     return lags_by_standby
 

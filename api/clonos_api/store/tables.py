@@ -10,10 +10,9 @@ principal requested it, an audit entry, in the same transaction.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     DateTime,
     ForeignKey,
@@ -28,9 +27,28 @@ from sqlalchemy import (
     false,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from clonos.jobs.cluster import ClusterReport, ClusterSettings
+from clonos.jobs.spec import JobSpec
+from clonos.resources.checkpoints import EpochCheckpoint
+from clonos.resources.host_capacity import HostCapacity
+from clonos.resources.hosts import RunSpec
+from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopRequest
+from clonos.telemetry.driver_events import Graph
+from clonos_api.store.columns import (
+    IngestState,
+    JobFigures,
+    Json,
+    Moving,
+    OperationArguments,
+    RecoveryBody,
+    StandbyBody,
+    Tally,
+    TaskSubject,
+    read,
+)
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -59,7 +77,6 @@ class Utc(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
-Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Sequence = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only in INTEGER
 # Without this SQLite reuses the number of a deleted row.
 NEVER_AGAIN = {"sqlite_autoincrement": True}
@@ -67,11 +84,41 @@ Id = String(36)
 Sha = String(64)
 
 
+# Types of the other JSON columns.
+_JSON: Final[tuple[Any, ...]] = (
+    dict[str, Any],
+    dict[str, int],
+    dict[str, str],
+    list[str],
+    list[ResolveRequest],
+    ClusterReport,
+    ClusterSettings,
+    EpochCheckpoint,
+    Failure,
+    Graph,
+    HostCapacity,
+    IngestState,
+    JobFigures,
+    Moving,
+    OperationArguments,
+    RecoveryBody,
+    StandbyBody,
+    StartFrom,
+    StopRequest,
+    Tally,
+)
+
+
 class Base(DeclarativeBase):
     """Base class of all tables."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map: ClassVar = {dict[str, Any]: Json, list[Any]: Json, datetime: Utc}
+    type_annotation_map: ClassVar = {
+        datetime: Utc,
+        JobSpec: Json(JobSpec, shared=True),
+        RunSpec: Json(RunSpec, shared=True),
+        **{kind: Json(kind) for kind in _JSON},
+    }
 
 
 class ArtifactRow(Base):
@@ -124,8 +171,8 @@ class JobRow(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     name: Mapped[str] = mapped_column(String(100))
-    labels: Mapped[dict[str, Any]]
-    spec: Mapped[dict[str, Any]]  # a `JobSpec`, as `jobs.as_written` returns it
+    labels: Mapped[dict[str, str]]
+    spec: Mapped[JobSpec]
     version: Mapped[int] = mapped_column(default=1)  # newest version of the specification
     observed_version: Mapped[int] = mapped_column(default=0)  # version of the newest claim's driver
     artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))  # id of the code of `version`
@@ -133,9 +180,9 @@ class JobRow(Base):
     state: Mapped[str] = mapped_column(String(16))  # a `JobState`
     state_since: Mapped[datetime]
     state_deadline: Mapped[datetime | None]  # time by which a transient state, such as STOPPING, has to end
-    stop: Mapped[dict[str, Any] | None]  # a `StopRequest`
-    start_from: Mapped[dict[str, Any] | None]  # a `StartFrom`; the next start consumes it
-    resolutions: Mapped[list[Any] | None]  # `ResolveRequest`s; the next start consumes them
+    stop: Mapped[StopRequest | None]
+    start_from: Mapped[StartFrom | None]  # the next start consumes it
+    resolutions: Mapped[list[ResolveRequest] | None]  # the next start consumes them
     adopt: Mapped[bool] = mapped_column(default=False)  # the next start may follow a claim of another platform
     restart_nonce: Mapped[int] = mapped_column(default=0)  # a new value requests a restart of a running job
     observed_nonce: Mapped[int] = mapped_column(default=0)  # the `restart_nonce` that the reconciler has handled
@@ -143,14 +190,19 @@ class JobRow(Base):
     run: Mapped[str | None] = mapped_column(Id)  # id of the driver's run
     home: Mapped[str | None] = mapped_column(Id)  # id of the host with the checkpoint, if that is a local path
     restarts: Mapped[int] = mapped_column(default=0)  # number of claims after the first, without those of new starts
-    moving: Mapped[dict[str, Any] | None]  # a `planned_moves.Moving` while a planned move is in progress
-    failure: Mapped[dict[str, Any] | None]  # why the job does not make progress
-    metrics: Mapped[dict[str, Any] | None]  # `Metrics`, as reported by the newest driver
+    moving: Mapped[Moving | None]  # the planned move in progress
+    failure: Mapped[Failure | None]  # why the job does not make progress
+    metrics: Mapped[JobFigures | None]  # None: no driver has reported any; read `figures`
     created_by: Mapped[str] = mapped_column(String(100))  # subject, the job's owner
     owner_number: Mapped[int] = mapped_column(default=0)  # the number of `created_by` in `owners`
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
+
+    @property
+    def figures(self) -> JobFigures:
+        """What drivers reported about the job."""
+        return JobFigures() if self.metrics is None else self.metrics
 
 
 class PlatformRow(Base):
@@ -191,7 +243,7 @@ class JobVersionRow(Base):
 
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
-    spec: Mapped[dict[str, Any]]
+    spec: Mapped[JobSpec]
     artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))
     created_at: Mapped[datetime]
     created_by: Mapped[str] = mapped_column(String(100))
@@ -210,16 +262,16 @@ class HostRow(Base):
     drained: Mapped[bool] = mapped_column(default=False)  # outlives LOST: a host that returns is still drained
     failure_domain: Mapped[str] = mapped_column(String(100))
     slots: Mapped[int]  # maximum number of drivers at once
-    versions: Mapped[dict[str, Any]]  # of Clonos, Python, Java and Spark
-    labels: Mapped[dict[str, Any]]
-    limits: Mapped[list[Any]]  # limits that the agent can enforce: ``memory``, ``uid``
+    versions: Mapped[dict[str, str]]  # of Clonos, Python, Java and Spark
+    labels: Mapped[dict[str, str]]
+    limits: Mapped[list[str]]  # limits that the agent can enforce: ``memory``, ``uid``
     revision: Mapped[int] = mapped_column(Sequence, default=1)  # work revision, see `hosts.bump`
     registered_at: Mapped[datetime]
     heartbeat_at: Mapped[datetime]  # time of the newest heartbeat
     heartbeat_interval_s: Mapped[float] = mapped_column(default=1.0)  # as announced by the agent
     pool_available: Mapped[int] = mapped_column(default=0)  # number of warm pool drivers without a job
     lease_until: Mapped[datetime]
-    capacity: Mapped[dict[str, Any] | None]  # newest measurement, a `HostCapacity`
+    capacity: Mapped[HostCapacity | None]  # newest measurement
     rival_at: Mapped[datetime | None]  # newest request of a process that another one has replaced as its agent
 
 
@@ -242,17 +294,17 @@ class RunRow(Base):
     row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
-    order: Mapped[dict[str, Any]]  # the `RunSpec`
+    spec: Mapped[RunSpec]
     state: Mapped[str] = mapped_column(String(16))  # state of the driver process, as in `Run`
     attempts: Mapped[int] = mapped_column(default=0)  # number of started driver processes, of earlier runs too
     consecutive_failures: Mapped[int] = mapped_column(default=0)  # newest attempts that failed early, in a row
     pid: Mapped[int | None]
     exit_code: Mapped[int | None]  # of the newest process that exited; negative: a signal
-    failure: Mapped[dict[str, Any] | None]  # a `Failure`, as in `RunReport`
+    failure: Mapped[Failure | None]  # as in `RunReport`
     # as reported by the agent; distinguishes FINISHED from STOPPED
     driver_state: Mapped[str | None] = mapped_column(String(16))
-    checkpoint_bytes: Mapped[dict[str, Any] | None]  # query → bytes, the agent's newest measurement
-    ingest_state: Mapped[dict[str, Any]] = mapped_column(default=dict)  # an `ingest.IngestState`
+    checkpoint_bytes: Mapped[dict[str, int] | None]  # query → bytes, the agent's newest measurement
+    ingest_state: Mapped[IngestState] = mapped_column(default=IngestState)
     events_offset: Mapped[int] = mapped_column(BigInteger, default=0)  # bytes of the event file that are ingested
     log_offset: Mapped[int] = mapped_column(BigInteger, default=0)  # bytes of the log that are stored
     created_at: Mapped[datetime]
@@ -296,7 +348,7 @@ class RecoveryRow(Base):
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
-    body: Mapped[dict[str, Any]]  # the rest of a `Recovery`
+    body: Mapped[RecoveryBody]
 
 
 class EpochRow(Base):
@@ -310,7 +362,7 @@ class EpochRow(Base):
     query: Mapped[str] = mapped_column(String(100), primary_key=True)
     epoch: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     completed_at: Mapped[datetime]
-    body: Mapped[dict[str, Any]]  # the `EpochCheckpoint`
+    body: Mapped[EpochCheckpoint]
 
 
 class SeriesRow(Base):
@@ -323,7 +375,7 @@ class SeriesRow(Base):
     query: Mapped[str] = mapped_column(String(100), primary_key=True)
     width_s: Mapped[int] = mapped_column(primary_key=True)  # length of the interval in seconds
     start: Mapped[datetime] = mapped_column(primary_key=True)  # its beginning
-    body: Mapped[dict[str, Any]]  # a `clonos_api.store.series.Tally`
+    body: Mapped[Tally]
 
 
 class JobGraphRow(Base):
@@ -334,7 +386,7 @@ class JobGraphRow(Base):
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     generation: Mapped[int]  # of the claim
     reported_at: Mapped[datetime]
-    body: Mapped[dict[str, Any]]  # query → a `clonos.telemetry.driver_events.GraphQuery`
+    body: Mapped[Graph]
 
 
 class CounterRow(Base):
@@ -363,9 +415,9 @@ class SavepointRow(Base):
     name: Mapped[str] = mapped_column(String(100))
     state: Mapped[str] = mapped_column(String(16))  # as in `Savepoint`
     location: Mapped[str] = mapped_column(Text)  # the savepoint's own directory (path or URI)
-    epochs: Mapped[dict[str, Any]]  # query → newest finished epoch in the savepoint
+    epochs: Mapped[dict[str, int]]  # query → newest finished epoch in the savepoint
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    failure: Mapped[dict[str, Any] | None]  # why its creation or deletion failed
+    failure: Mapped[Failure | None]  # why its creation or deletion failed
     version: Mapped[int]  # version of the job's specification with which the checkpoint was written
     artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))
     created_at: Mapped[datetime]
@@ -382,7 +434,7 @@ class ExceptionRow(Base):
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     at: Mapped[datetime]
     generation: Mapped[int]  # generation of the driver
-    failure: Mapped[dict[str, Any]]  # a `Failure`
+    failure: Mapped[Failure]
 
 
 class LogChunkRow(Base):
@@ -418,6 +470,12 @@ class TaskRow(Base):
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 
+    @property
+    def subject(self) -> TaskSubject:
+        """What the task is about."""
+        subject: TaskSubject = read(TaskSubject, self.arguments)
+        return subject
+
 
 class OperationRow(Base):
     """An operation: a long-running request. The leader fails it at its deadline."""
@@ -434,9 +492,9 @@ class OperationRow(Base):
     kind: Mapped[str] = mapped_column(String(32))  # such as ``move`` or ``upgrade``
     job: Mapped[str | None] = mapped_column(Id)
     state: Mapped[str] = mapped_column(String(16))  # IN_PROGRESS, COMPLETED or FAILED
-    arguments: Mapped[dict[str, Any]]  # data of the request with which the reconciler completes the operation
+    arguments: Mapped[OperationArguments]
     result: Mapped[dict[str, Any]]  # what a COMPLETED operation returns
-    failure: Mapped[dict[str, Any] | None]  # a `Failure`
+    failure: Mapped[Failure | None]
     created_by: Mapped[str] = mapped_column(String(100))  # subject
     created_at: Mapped[datetime]
     deadline: Mapped[datetime]
@@ -452,14 +510,14 @@ class ClusterRow(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     name: Mapped[str] = mapped_column(String(100))
-    labels: Mapped[dict[str, Any]]
-    spec: Mapped[dict[str, Any]]  # a `ClusterSettings`
+    labels: Mapped[dict[str, str]]
+    spec: Mapped[ClusterSettings]
     version: Mapped[int] = mapped_column(default=1)  # version of the description
     state: Mapped[str] = mapped_column(String(16))  # a `ClusterState`
     state_since: Mapped[datetime]
-    report: Mapped[dict[str, Any] | None]  # the `ClusterReport` of the last check of this version
+    report: Mapped[ClusterReport | None]  # of the last check of this version
     checked_at: Mapped[datetime | None]
-    failure: Mapped[dict[str, Any] | None]  # why the last check failed, or why no check has begun
+    failure: Mapped[Failure | None]  # why the last check failed, or why no check has begun
     created_by: Mapped[str] = mapped_column(String(100))  # subject
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -478,7 +536,7 @@ class StandbyRow(Base):
     mode: Mapped[str] = mapped_column(String(16))  # ``dedicated``
     state: Mapped[str] = mapped_column(String(16))  # a `clonos.standby.states.StandbyState`
     since: Mapped[datetime]  # start of the state
-    body: Mapped[dict[str, Any]]  # ``placement_reason``; ``epochs``: query → newest committed epoch that it has read
+    body: Mapped[StandbyBody]
 
 
 class AlertRow(Base):
@@ -580,7 +638,7 @@ class IdempotencyRow(Base):
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     request: Mapped[str] = mapped_column(Sha)  # SHA-256 of method, path, query, media type and body
     status: Mapped[int | None]  # HTTP status of the response; None while the request is in progress
-    headers: Mapped[dict[str, Any]]
+    headers: Mapped[dict[str, str]]
     body: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 

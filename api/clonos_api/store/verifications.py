@@ -32,11 +32,10 @@ async def begin(session: AsyncSession, job: JobRow, request: VerifyRequest, *, b
         session,
         VERIFY,
         job=job.id,
-        arguments=request.model_dump(mode="json"),
         timeout_s=request.seconds + READING_S + _MARGIN_S,
         by=by,
     )
-    arguments = VerifyTask(job=job.name, **request.model_dump()).model_dump(mode="json")
+    arguments = dict(VerifyTask(job=job.name, **request.model_dump()))
     number = await owners.number_of_job(session, job.id)
     await tasks.create(session, host, VERIFY, arguments, operation=operation.id, owner_number=number)
     return operation

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from clonos.resources import base
 from clonos.resources.clusters import Cluster
 from clonos.resources.hosts import Host, Standby
@@ -46,17 +48,16 @@ def job_summary(row: JobRow, host: str | None) -> JobSummary:
 
 def run(row: RunRow, hosts: Names) -> Run:
     """Convert the row of a run; `hosts` has the names of hosts by their ids."""
-    cluster = row.order.get("cluster")
-    queries, returned = row.ingest_state.get("queries"), row.ingest_state.get("returned", ())
+    spec, state = row.spec, row.ingest_state
     others = {
         "host": hosts.get(row.host, row.host),
-        "version": row.order["version"],
-        "standby": row.order.get("standby", False),
-        "cluster": cluster["metadata"]["name"] if cluster else None,
-        "application_id": row.ingest_state.get("application_id", ""),
-        "spark_ui": row.ingest_state.get("spark_ui", ""),
-        "executors": row.ingest_state.get("executors"),
-        "awaited": [query for query in queries if query not in returned] if queries else None,
+        "version": spec.version,
+        "standby": spec.standby,
+        "cluster": spec.cluster.name if spec.cluster is not None else None,
+        "application_id": state.application_id,
+        "spark_ui": state.spark_ui,
+        "executors": msgspec.to_builtins(state.executors),
+        "awaited": [query for query in state.queries if query not in state.returned] if state.queries else None,
     }
     return resource(Run, row, **others)
 
@@ -73,9 +74,9 @@ def generation(row: GenerationRow, host: str) -> Generation:
 
 def recovery(row: RecoveryRow) -> Recovery:
     """Convert the row of a recovery."""
-    columns = {"id": row.id, "job": row.job, "started_at": row.started_at, "ended_at": row.ended_at}
-    body = {name: value for name, value in row.body.items() if name != "silent_since"}
-    return Recovery.model_validate({**body, **columns})
+    body = msgspec.structs.asdict(row.body)
+    del body["silent_since"]
+    return resource(Recovery, row, **body)
 
 
 def host(row: HostRow, runs: int) -> Host:
@@ -85,5 +86,5 @@ def host(row: HostRow, runs: int) -> Host:
 
 def standby(row: StandbyRow, hosts: Names, lag_epochs: int | None) -> Standby:
     """Convert the row of a standby; `lag_epochs` is the number of committed epochs that it has not read yet."""
-    why = row.body.get("placement_reason", "")
+    why = row.body.placement_reason
     return resource(Standby, row, host=hosts.get(row.host, row.host), placement_reason=why, lag_epochs=lag_epochs)

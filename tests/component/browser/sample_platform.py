@@ -23,6 +23,7 @@ from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import Failure
 from clonos.telemetry.driver_events import error_fields
 from clonos_api.store import clusters, counters, series
+from clonos_api.store.columns import plain
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.lease import NAME as LEADER
@@ -39,7 +40,7 @@ from clonos_api.store.tables import (
     StandbyRow,
 )
 from support.serving import Change, Served, served, write
-from support.stored import host_row, job_row, run_row, run_spec
+from support.stored import host_row, job_row, respec, run_row, run_spec
 
 NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
 WARM = (("detect", 8), ("decide", 21), ("wake", 40), ("claim", 70), ("restore", 30), ("replay", 240), ("commit", 30))
@@ -132,9 +133,9 @@ def _executors(number: int) -> dict[str, Any]:
 async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance: random.Random, now: datetime) -> None:
     job = await job_row(session, f"{chance.choice(NAMES)}-{number + 1}")
     replicas = chance.choice((1, 1, 1, 0))
-    job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+    respec(job, standby={"replicas": replicas})
     if number < ON_CLUSTER:
-        job.spec = {**job.spec, "spec": {**job.spec["spec"], "cluster": "east"}}
+        respec(job, cluster="east")
     job.state = chance.choices(("RUNNING", "RECOVERING", "FAILED", "STOPPED"), (92, 2, 2, 4))[0]
     if number == IN_DOUBT:
         job.state = "FAILED"
@@ -168,8 +169,8 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
         run = await run_row(session, job, here)
         if number < ON_CLUSTER:
             described = clusters.description(await clusters.get(session, "east")).model_dump(mode="json")
-            run.order = run_spec(job, run=run.id, cluster=described).model_dump(mode="json")
-            run.ingest_state = {**run.ingest_state, **_executors(number)}
+            run.spec = run_spec(job, run=run.id, cluster=described)
+            run.ingest_state = {**plain(run.ingest_state), **_executors(number)}
         run.state, job.run = "RUNNING", run.id
         if replicas and chance.random() < 0.95:
             why = {"placement_reason": "another failure domain than the driver's, least loaded (1 of 4 slots taken)"}
@@ -238,7 +239,7 @@ def _figures(session: AsyncSession, job: JobRow, chance: random.Random, now: dat
             tally.latencies = Counter(map(series.duration_class, ages))
             tally.lag = {"in": round(120 * daily * chance.uniform(0.5, 2))}
             start = datetime.fromtimestamp((now.timestamp() - back_s) // width_s * width_s, UTC)
-            session.add(SeriesRow(job=job.id, query="out", width_s=width_s, start=start, body=tally.body()))
+            session.add(SeriesRow(job=job.id, query="out", width_s=width_s, start=start, body=tally))
 
 
 def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,8 +41,9 @@ def report(api: Served, job: dict[str, Any], *, lag: int, epoch: int) -> None:
 
     async def change(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job["id"])
-        figures = {**(row.metrics or {})["queries"]["out"], "epoch": epoch, "lag": {"in": lag}}
-        row.metrics = {**(row.metrics or {}), "queries": {"out": figures}}
+        figures = row.figures
+        figures.queries["out"].epoch, figures.queries["out"].lag = epoch, {"in": lag}
+        row.metrics = copy.copy(figures)
 
     change_rows(api, change)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 
@@ -52,8 +53,9 @@ def test_columns_sort(api: Served, look: Callable[..., BrowserSession]) -> None:
 
     async def fall_behind(session: AsyncSession) -> None:
         row = (await session.scalars(select(JobRow).where(JobRow.name == name))).one()
-        figures = {**(row.metrics or {})["queries"]["out"], "lag": {"in": 123_456}}
-        row.metrics = {**(row.metrics or {}), "queries": {"out": figures}}
+        figures = row.figures
+        figures.queries["out"].lag = {"in": 123_456}
+        row.metrics = copy.copy(figures)
 
     change_rows(api, fall_behind)
     expect(page.locator("#rows th a").first).to_have_text(name)

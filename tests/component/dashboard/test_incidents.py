@@ -27,7 +27,7 @@ from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow
 from support.serving import Served, write
-from support.stored import EventFile, host_row, ingest, job_row, run_row
+from support.stored import EventFile, host_row, ingest, job_row, respec, run_row
 
 Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, 10, tzinfo=UTC)
@@ -139,7 +139,7 @@ def test_the_verdict_follows_what_the_driver_guarantees(
     async def make(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
         row.metrics = change["metrics"]
-        row.spec = {**row.spec, "spec": {**row.spec["spec"], **change.get("spec", {})}}
+        respec(row, **change.get("spec", {}))
 
     write(api, make)
     with api.client() as admin:

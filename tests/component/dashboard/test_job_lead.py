@@ -20,7 +20,7 @@ from clonos_api.fleet.lead import clause
 from clonos_api.store import events
 from clonos_api.store.tables import JobRow
 from support.serving import Served, write
-from support.stored import host_row, job_row, run_row
+from support.stored import host_row, job_row, run_row, set_figures
 
 Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -124,7 +124,7 @@ def test_the_stream_has_the_lead_line_its_changes_and_a_signal_for_each_event(
 
         async def progress(session: AsyncSession) -> None:
             row = await session.get_one(JobRow, job)
-            row.metrics = {**(row.metrics or {}), "queries": {"out": {"epoch": 47, "lag": {"in": 3}}}}
+            set_figures(row, {"queries": {"out": {"epoch": 47, "lag": {"in": 3}}}})
 
         write(api, progress)
         changed: dict[str, Any] = {}

@@ -37,7 +37,7 @@ from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import ExceptionRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
 from support.serving import Served, served, write
-from support.stored import EventFile, host_row, ingest, job_row, run_row, run_spec
+from support.stored import EventFile, host_row, ingest, job_row, respec, run_row, run_spec, set_figures
 
 Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -60,12 +60,12 @@ def guarded(name: str, *, replicas: int = 1, ready: bool = True) -> Callable[[As
         here, there = await host_row(session), await host_row(session)
         job = await job_row(session, name)
         run = await run_row(session, job, here)
-        job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+        respec(job, standby={"replicas": replicas})
         job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
         # The control plane receives epochs for another day: no machine is too slow for that.
         tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
         queries = {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}
-        job.metrics = {"queries": queries, "received_at": tomorrow}
+        set_figures(job, {"queries": queries, "received_at": tomorrow})
         if ready:
             state = {
                 "mode": "dedicated",
@@ -161,8 +161,8 @@ def changed(
 ) -> Callable[..., Any]:
     async def change(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
-        row.spec = {**row.spec, "spec": {**row.spec["spec"], **(spec or {})}}
-        row.metrics = {**(row.metrics or {}), **(metrics or {})}
+        respec(row, **(spec or {}))
+        set_figures(row, metrics or {})
         for name, value in columns.items():
             setattr(row, name, value)
         row.state_since = datetime.now(UTC) - timedelta(seconds=since_s)
@@ -277,7 +277,7 @@ def test_the_page_of_hosts_shows_what_is_measured(api: Served, browser: Callable
 
     async def use(session: AsyncSession) -> None:
         host = (await session.scalars(select(HostRow).where(HostRow.name == name))).one()
-        host.capacity = {**(host.capacity or {}), "busy_cores": 3.9}
+        host.capacity = host.capacity.model_copy(update={"busy_cores": 3.9})
 
     write(api, use)
     with browser() as client:
@@ -531,7 +531,7 @@ def test_close_retention_degrades_a_job_but_not_its_guarantee(api: Served, name:
 
     async def close(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
-        row.metrics = {**(row.metrics or {}), "queries": {"out": {"lag": {"in": 900}, "retention": {"in": 94}}}}
+        set_figures(row, {"queries": {"out": {"lag": {"in": 900}, "retention": {"in": 94}}}})
 
     write(api, close)
     line = next(entry for entry in board(api).lines if entry.id == job)
@@ -548,7 +548,7 @@ def test_a_long_open_transaction_degrades_a_job(api: Served, browser: Browser, n
         row = await session.get_one(JobRow, job)
         recent = datetime.now(UTC) - timedelta(seconds=20)
         open_ones = {"words": NOW.isoformat(), "letters": recent.isoformat()}
-        row.metrics = {**(row.metrics or {}), "open_transactions": open_ones}
+        set_figures(row, {"open_transactions": open_ones})
 
     write(api, hang)
     line = next(entry for entry in board(api).lines if entry.id == job)
@@ -604,7 +604,7 @@ def test_only_changes_are_sent(api: Served, name: str) -> None:
         recovering, reading = await session.get_one(JobRow, first), await session.get_one(JobRow, second)
         recovering.state = "RECOVERING"
         queries = {"out": {"epoch": 4, "records_out": 60, "lag": {"in": 7}}}
-        reading.metrics = {**(reading.metrics or {}), "queries": queries}
+        set_figures(reading, {"queries": queries})
 
     write(api, change)
     after = dataclasses.replace(board(api), number=2)
@@ -785,9 +785,9 @@ def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, brow
     async def make(session: AsyncSession) -> str:
         await clusters.create(session, described, by="ada")
         job = await job_row(session, name)
-        order = run_spec(job, cluster=described.model_dump(mode="json"))
-        run = await runs.create(session, job, await host_row(session), order)
-        job.spec, job.run = {**job.spec, "spec": {**job.spec["spec"], "cluster": name}}, run.id
+        run = await runs.create(session, job, await host_row(session), run_spec(job, cluster=described))
+        respec(job, cluster=name)
+        job.run = run.id
         job.desired_state = "STOPPED"
         await session.flush()
         file = EventFile()
@@ -847,7 +847,7 @@ def test_the_clusters_page(api: Served, browser: Browser, name: str) -> None:
 
     async def use(session: AsyncSession) -> None:
         job = await job_row(session, f"{name}-job")
-        job.spec = {**job.spec, "spec": {**job.spec["spec"], "cluster": name}}
+        respec(job, cluster=name)
         job.state = "RUNNING"
 
     write(api, use)

@@ -21,12 +21,13 @@ from clonos.testing.harness import eventually
 from clonos_api.fleet import Board, Boards, Line
 from clonos_api.fleet.banner import banner_of
 from clonos_api.fleet.forecasts import BENCHMARK_MS
+from clonos_api.store.columns import JobFigures
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
 from clonos_api.store.tokens import Expiring
 from support.serving import Served, write
-from support.stored import EventFile, host_row, ingest, job_row, run_row
+from support.stored import EventFile, host_row, ingest, job_row, respec, run_row, set_figures
 
 Browser = Callable[..., httpx.Client]
 DAY = timedelta(days=1)
@@ -67,7 +68,7 @@ def running(name: str, **metrics: Any) -> Callable[[AsyncSession], Any]:
         job.state_since = datetime.now(UTC) - DAY
         tomorrow = (datetime.now(UTC) + DAY).isoformat()
         queries = {"out": {"epoch": 46, "records_out": 50, "lag": {"in": 12}}}
-        job.metrics = {"queries": queries, "received_at": tomorrow, **metrics}
+        set_figures(job, {"queries": queries, "received_at": tomorrow, **metrics})
         return job.id, run.id
 
     return make
@@ -117,7 +118,7 @@ def test_a_planned_move_is_not_a_stall(api: Served, name: str) -> None:
 def report(job: str, **metrics: Any) -> Callable[[AsyncSession], Any]:
     async def change(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
-        row.metrics = {**(row.metrics or {}), **metrics}
+        set_figures(row, {**metrics})
 
     return change
 
@@ -141,7 +142,7 @@ def test_records_that_wait_without_an_epoch_are_a_stall(
 
     async def trigger(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
-        row.spec = {**row.spec, "spec": {**row.spec["spec"], "trigger": {"interval": interval}}}
+        respec(row, trigger={"interval": interval})
 
     write(api, trigger)
     line = line_of(api, job)
@@ -195,10 +196,9 @@ def test_a_first_epoch_that_does_not_end_is_a_stall(
         async def change(session: AsyncSession) -> None:
             await ingest(session, run, 0, file.lines)
             row = await session.get_one(JobRow, job, populate_existing=True)
-            since = (row.metrics or {}).get("first_epoch_since")
+            since = row.figures.first_epoch_since
             if since is not None:
-                earlier = datetime.fromisoformat(since) - timedelta(seconds=age_s)
-                row.metrics = {**(row.metrics or {}), "first_epoch_since": earlier.isoformat()}
+                set_figures(row, {"first_epoch_since": (since - timedelta(seconds=age_s)).isoformat()})
 
         write(api, change)
         return line_of(api, job)
@@ -438,13 +438,12 @@ def test_slow_epochs_are_a_maximum_that_falls(api: Served, name: str) -> None:
     for number, duration_ms in enumerate((100, 4_000, *[100] * 35)):
         file.write_event("epoch", query="out", epoch=number, replay=False, duration_ms=duration_ms)
 
-    async def push(session: AsyncSession) -> dict[str, Any]:
+    async def push(session: AsyncSession) -> JobFigures:
         await ingest(session, run, 0, file.lines)
-        metrics: dict[str, Any] = (await session.get_one(JobRow, job, populate_existing=True)).metrics or {}
-        return metrics
+        return (await session.get_one(JobRow, job, populate_existing=True)).figures
 
     metrics = write(api, push)
-    assert 1_900 < metrics["slow_epoch_ms"] < 2_050
-    assert datetime.fromisoformat(metrics["received_at"]) > datetime.fromisoformat(metrics["at"])
+    assert 1_900 < metrics.slow_epoch_ms < 2_050
+    assert metrics.received_at > metrics.at
     with api.client() as client:
-        assert client.get(f"/jobs/{job}/metrics").json()["slow_epoch_ms"] == metrics["slow_epoch_ms"]
+        assert client.get(f"/jobs/{job}/metrics").json()["slow_epoch_ms"] == metrics.slow_epoch_ms

@@ -21,6 +21,7 @@ from clonos.testing.harness import Deadline
 from clonos_api.reconcile import loop
 from clonos_api.routes.access import changing
 from clonos_api.store import clusters, events, hosts, jobs, operations, outcomes, runs, savepoints, tasks
+from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RunRow
 from support.stored import EventFile, ingest, spec, store_artifact, unique
@@ -46,7 +47,7 @@ class Placing:
 class Acted:
     """The agent's state of a driver."""
 
-    order: RunSpec
+    spec: RunSpec
     file: EventFile
     pushed_lines: int = 0
     report: dict[str, Any] = field(default_factory=dict)
@@ -87,10 +88,10 @@ class Actor:
     async def beat(self) -> None:
         async with self.database.reading() as session:
             work = await runs.work(session, self.id)
-        wanted = {order.run for order in work.runs}
+        wanted = {wanted_spec.run for wanted_spec in work.runs}
         self.drivers = {run: driver for run, driver in self.drivers.items() if run in wanted}
-        for order in work.runs:
-            self._follow(self.drivers.setdefault(order.run, Acted(order, EventFile())), order)
+        for wanted_spec in work.runs:
+            self._follow(self.drivers.setdefault(wanted_spec.run, Acted(wanted_spec, EventFile())), wanted_spec)
         async with self.database.transaction() as session:
             await runs.report(
                 session, self.id, [RunReport(run=run, **driver.report) for run, driver in self.drivers.items()]
@@ -118,25 +119,25 @@ class Actor:
                     if row.operation:
                         await operations.complete(session, await operations.get(session, row.operation))
 
-    def _follow(self, driver: Acted, order: RunSpec) -> None:
-        driver.order = order
+    def _follow(self, driver: Acted, wanted_spec: RunSpec) -> None:
+        driver.spec = wanted_spec
         if driver.report.get("final"):
             return
-        if order.desired != "RUNNING":
-            killed = order.desired == "ABSENT" or order.stop_mode is StopMode.FORCE
+        if wanted_spec.desired != "RUNNING":
+            killed = wanted_spec.desired == "ABSENT" or wanted_spec.stop_mode is StopMode.FORCE
             driver.report |= {"state": "EXITED", "exit_code": -9 if killed else 0, "final": True}
             driver.report["driver_state"] = driver.report.get("driver_state") if killed else "STOPPED"
-        elif order.standby:
+        elif wanted_spec.standby:
             state = "READY" if self.warms else "WARMING"
-            driver.report = {"state": "RUNNING", "driver_state": state, "attempts": order.earlier_attempts + 1}
+            driver.report = {"state": "RUNNING", "driver_state": state, "attempts": wanted_spec.earlier_attempts + 1}
         elif not driver.report or driver.report.get("driver_state") == "READY":
             driver.report = {
                 "state": "STARTING",
-                "attempts": order.earlier_attempts + 1,
+                "attempts": wanted_spec.earlier_attempts + 1,
                 "started_at": datetime.now(UTC),
             }
         elif self.starts and (driver.report["state"] == "STARTING" or driver.report.get("driver_state") == "READY"):
-            generation = self.claims[order.job] = self.claims.get(order.job, 0) + 1
+            generation = self.claims[wanted_spec.job] = self.claims.get(wanted_spec.job, 0) + 1
             driver.file.start(generation)
             driver.file.epoch(generation)
             driver.report |= {"state": "RUNNING", "driver_state": "RUNNING", "generation": generation}
@@ -170,7 +171,7 @@ class Users:
 
         async def change(session: AsyncSession) -> str:
             row = await jobs.get(session, name)
-            arguments = {"stop": stop.model_dump(mode="json")} if stop else {}
+            arguments = OperationArguments(stop=stop)
             made = await operations.begin(session, kind, job=row.id, arguments=arguments, timeout_s=timeout_s, by="ada")
             await jobs.desire(
                 session,

@@ -24,11 +24,11 @@ from clonos_api.reconcile.standby_demands import standby_demand
 from clonos_api.reconcile.states import moving
 from clonos_api.reconcile.tidying import tidy
 from clonos_api.store import clusters, hosts, jobs, operations
+from clonos_api.store.columns import Moving
 from clonos_api.store.db.database import Database
-from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, TaskRow
 from component.reconcile.acting import Placing, Users, eventually, reconciling, running_hosts
-from support.stored import host_row, store_artifact
+from support.stored import host_row, store_artifact, typed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = JobFacts(id="j", name="j", state=JobState.STARTING, desired=DesiredState.RUNNING, since=NOW)
@@ -114,13 +114,13 @@ def row(name: str, **settings: Any) -> ClusterRow:
     described = ClusterSpec.model_validate(
         {"metadata": {"name": name}, "spec": {"master": "spark://m:7077", **settings}}
     )
-    return ClusterRow(name=name, labels={}, spec=described.spec.model_dump(mode="json", by_alias=True))
+    return ClusterRow(name=name, labels={}, spec=described.spec)
 
 
 def job_row(checkpoint: str | None = None, cluster: str = "c") -> JobRow:
     spec = {"metadata": {"name": "j"}, "spec": {"cluster": cluster, "checkpoint": checkpoint}}
     fields = {"id": "j", "name": "j", "labels": {}, "version": 1, "state": "RUNNING", "desired_state": "RUNNING"}
-    return JobRow(**fields, state_since=NOW, restart_nonce=0, observed_nonce=0, spec=spec)
+    return typed(JobRow, **fields, state_since=NOW, restart_nonce=0, observed_nonce=0, spec=spec)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_checkpoint_in_a_shared_location_of_the_cluster_binds_to_no_host(check
 
 def test_the_cluster_of_a_recovery_is_that_of_its_driver() -> None:
     old = JobSpec.model_validate({"metadata": {"name": "j"}, "spec": {"cluster": "old"}})
-    order = RunSpec(run="r", job="j", name="j", version=1, spec=old, artifact="a" * 64, desired="RUNNING")
-    run = RunRow(id="r", order=order.model_dump(mode="json"), state="RUNNING", consecutive_failures=0, created_at=NOW,
+    spec = RunSpec(run="r", job="j", name="j", version=1, spec=old, artifact="a" * 64, desired="RUNNING")
+    run = RunRow(id="r", spec=spec, state="RUNNING", consecutive_failures=0, created_at=NOW,
                  host="a", attempts=1)  # fmt: skip
     facts, _ = JobCase(job_row(cluster="new"), run, clusters={"old": row("old"), "new": row("new")}).facts(
         CheckpointLocations(Path("/home"), "s3a://x", "/save")
@@ -170,13 +170,13 @@ async def test_a_run_gets_the_newest_description_of_its_cluster(database: Databa
         await users.until("RUNNING")
         (run,) = await users.runs()
         assert run.host == actors["b"].id
-        assert RunSpec.model_validate(run.order).cluster == first
+        assert run.spec.cluster == first
         async with database.transaction() as session:
             changed = first.model_copy(update={"spec": first.spec.model_copy(update={"master": "spark://n:7077"})})
             newest = await clusters.get(session, "spark")
             await clusters.change(session, newest, changed, version=1, by="ada")
         assert (await users.ended(await users.ask("restart"))).state == "COMPLETED"
-        assert RunSpec.model_validate((await users.runs())[-1].order).cluster == changed
+        assert (await users.runs())[-1].spec.cluster == changed
 
         async def checked() -> bool:
             return (await current(database)).state == "READY"
@@ -221,7 +221,7 @@ async def test_a_check_waits_for_a_host_of_the_cluster_and_begins_there(database
     await round_of_ending(database)
     waiting = await current(database)
     assert waiting.state == "UNCHECKED"
-    assert "None of its hosts (b) is READY" in (waiting.failure or {})["what"]
+    assert "None of its hosts (b) is READY" in waiting.failure.what
     await round_of_ending(database)
     assert (await current(database)).row_version == waiting.row_version, "the reason is written once"
     async with database.transaction() as session:

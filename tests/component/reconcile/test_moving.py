@@ -17,8 +17,9 @@ from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFac
 from clonos_api.reconcile.load import _awaited
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.states.moving import MAX_STANDBYS
-from clonos_api.store.planned_moves import Moving
+from clonos_api.store.columns import Moving
 from clonos_api.store.tables import JobRow, RunRow
+from support.stored import typed
 
 S = JobState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -382,8 +383,8 @@ def test_the_clock_of_a_host_that_is_ahead_does_not_delay_an_upgrade() -> None:
 def test_a_query_that_never_published_is_not_awaited() -> None:
     """It may have no input, and then it never returns."""
     published = {name: {"epochs": 7} for name in ("words", "totals")}
-    row = JobRow(metrics={"queries": {**published, "new": {"epochs": 0}}})
-    run = RunRow(ingest_state={"queries": ["new", "newest", "totals", "words"], "returned": ["words"]})
+    row = typed(JobRow, metrics={"queries": {**published, "new": {"epochs": 0}}})
+    run = typed(RunRow, ingest_state={"queries": ["new", "newest", "totals", "words"], "returned": ["words"]})
     assert _awaited(row, run) == {"totals"}
     assert _awaited(JobRow(), run) == frozenset()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,9 +12,9 @@ from clonos_api.reconcile import ending
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.routes.access import changing
 from clonos_api.store import hosts, jobs, operations, planned_moves, recoveries
+from clonos_api.store.columns import Moving
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
-from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import JobRow
 from component.reconcile.acting import Actor, Placing, Users, eventually, reconciling, running_hosts
 
@@ -43,8 +42,10 @@ def holder(on: dict[str, Actor], run: str | None) -> Actor:
     return next(actor for actor in on.values() if run in actor.drivers)
 
 
-async def under_way(users: Users) -> dict[str, Any]:
-    return dict((await users.job()).moving or {})
+async def under_way(users: Users) -> Moving:
+    moving = (await users.job()).moving
+    assert moving is not None
+    return moving
 
 
 async def test_another_leader_continues_a_move_at_each_step(
@@ -63,13 +64,13 @@ async def test_another_leader_continues_a_move_at_each_step(
         async with reconciling(database, placing):
 
             async def handed_over() -> bool:
-                return bool((await under_way(users)).get("handed_at"))
+                return (await under_way(users)).handed_at is not None
 
             await eventually(handed_over, "a standby is READY and promoted")
         row = await users.job()
         assert (row.state, row.run) == ("RUNNING", job.run), "the driver works until the standby has claimed"
         new.starts = True
-        standby = (await under_way(users))["standby"]
+        standby = (await under_way(users)).standby
 
         async def claimed() -> bool:
             return new.drivers[standby].report.get("generation") == 2
@@ -83,7 +84,7 @@ async def test_another_leader_continues_a_move_at_each_step(
             assert (row.run, row.moving) == (standby, None)
         async with database.reading() as session:
             (recovery,) = (await recoveries.page(session, job.id)).rows
-        assert (recovery.body["cause"], recovery.body["to_host"]) == ("move", new.name)
+        assert (recovery.body.cause, recovery.body.to_host) == ("move", new.name)
         happened = [event.data["cause"] for event in await users.happened("job.move.began", "job.move.ended")]
         assert happened == ["move", "move"]
 
@@ -96,10 +97,10 @@ async def test_a_second_move_replaces_the_first(database: Database, placing: Pla
         first = await ask(database, job, on)
         second = await ask(database, job, on, timeout_s=0.5)
         ended = await users.ended(first)
-        assert (ended.state, (ended.failure or {})["error"]) == ("FAILED", "overtaken")
+        assert (ended.state, ended.failure.error) == ("FAILED", "overtaken")
         failed = await users.ended(second)
-        assert (failed.state, (failed.failure or {})["error"]) == ("FAILED", "move-failed")
-        assert "No host was free" in (failed.failure or {})["what"]
+        assert (failed.state, failed.failure.error) == ("FAILED", "move-failed")
+        assert "No host was free" in failed.failure.what
         assert (await users.job()).run == job.run
 
 
@@ -112,7 +113,7 @@ async def test_a_stop_ends_a_move_and_leaves_nothing(database: Database, placing
         operation = await ask(database, job, on)
 
         async def handed_over() -> bool:
-            return bool((await under_way(users)).get("handed_at"))
+            return (await under_way(users)).handed_at is not None
 
         await eventually(handed_over, "a standby is promoted")
         assert (await users.ended(await users.ask("stop"))).state == "COMPLETED"

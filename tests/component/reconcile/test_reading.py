@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from clonos.resources.hosts import HostState, RunSpec
+from clonos.resources.hosts import HostState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import HostFacts
 from clonos_api.reconcile.load import JobCase, Snapshot
@@ -18,6 +18,7 @@ from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.standby_demands import standby_demand
 from clonos_api.settings import ApiSettings
 from clonos_api.store.tables import JobRow, RunRow
+from support.stored import typed
 
 LOCATIONS = CheckpointLocations(Path("/home"), "s3a://shared", "s3a://savepoints")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,13 +31,13 @@ def spec(**inner: Any) -> dict[str, Any]:
 def job(**fields: Any) -> JobRow:
     row = {"id": "j", "name": "j", "labels": {}, "version": 2, "state": "RUNNING", "desired_state": "RUNNING"}
     row |= {"state_since": NOW, "restart_nonce": 0, "observed_nonce": 0, "row_version": 1}
-    return JobRow(**{**row, **fields})
+    return typed(JobRow, **{**row, **fields})
 
 
 def run(version: int, of: dict[str, Any]) -> RunRow:
     named = {"run": "r", "job": "j", "name": "j", "version": version, "artifact": "a" * 64, "desired": "RUNNING"}
-    order = RunSpec.model_validate({**named, "spec": of}).model_dump(mode="json")
-    return RunRow(
+    return typed(
+        RunRow,
         id="r",
         host="a",
         state="RUNNING",
@@ -44,7 +45,7 @@ def run(version: int, of: dict[str, Any]) -> RunRow:
         attempts=1,
         ingest_state={},
         created_at=NOW,
-        order=order,
+        spec={**named, "spec": of},
     )
 
 

@@ -24,7 +24,7 @@ from clonos_api.store import hosts, jobs, lease, operations, recoveries, savepoi
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RecoveryRow, RunRow, StandbyRow, TaskRow
 from component.reconcile.acting import Actor, Placing, Users, eventually, reconciling, running_hosts
-from support.stored import ingest
+from support.stored import ingest, respec
 
 pytestmark = pytest.mark.anyio
 
@@ -90,13 +90,13 @@ async def test_a_lost_host_loses_its_jobs_to_another_and_kills_its_driver_when_i
         job = await eventually(moved, "the job runs elsewhere")
         rows = await users.runs()
         assert [row.host for row in rows] == [holder.id, other.id]
-        assert (rows[0].state, rows[0].order["desired"], rows[0].ended_at) == ("LOST", "ABSENT", None)
-        assert rows[1].order["earlier_attempts"] == 1
+        assert (rows[0].state, rows[0].spec.desired, rows[0].ended_at) == ("LOST", "ABSENT", None)
+        assert rows[1].spec.earlier_attempts == 1
         assert job.failure is None
         async with database.reading() as session:
             (recovery,) = (await recoveries.page(session, job.id)).rows
-            assert recovery.body["cause"] == "host-lost"
-            assert recovery.body["from_host"] == holder.name
+            assert recovery.body.cause == "host-lost"
+            assert recovery.body.from_host == holder.name
         holder.hidden = False
 
         async def killed() -> bool:
@@ -147,7 +147,7 @@ async def test_an_agent_that_is_slower_than_its_driver_begins_no_second_recovery
         driver.file.epoch(2)
         async with database.transaction() as session:
             lines = driver.file.lines[driver.pushed_lines :]
-            await ingest(session, driver.order.run, driver.file.offset(driver.pushed_lines), lines)
+            await ingest(session, driver.spec.run, driver.file.offset(driver.pushed_lines), lines)
         driver.pushed_lines = len(driver.file.lines)
         died = Failure(error="driver-crashed", what="The driver was ended by SIGKILL.", domain="run", retry=True)
         driver.report |= {"state": "STARTING", "driver_state": "CLAIMING", "attempts": 2, "failure": died}
@@ -157,8 +157,8 @@ async def test_an_agent_that_is_slower_than_its_driver_begins_no_second_recovery
         await users.until("RUNNING")
         async with database.reading() as session:
             (recovery,) = (await recoveries.page(session, job.id)).rows
-        assert (recovery.body["outcome"], recovery.body["generation"]) == ("COMPLETED", 2)
-        assert recovery.body["failure"]["error"] == "driver-crashed"
+        assert (recovery.body.outcome, recovery.body.generation) == ("COMPLETED", 2)
+        assert recovery.body.failure.error == "driver-crashed"
 
 
 STOPPED = Failure(error="stopped-with-agent", what="Its agent stopped.", domain="environment", retry=True)
@@ -179,7 +179,7 @@ async def test_a_stop_of_the_agent_is_a_recovery(database: Database, placing: Pl
             driver.file.start(2)
             async with database.transaction() as session:
                 lines = driver.file.lines[driver.pushed_lines :]
-                await ingest(session, driver.order.run, driver.file.offset(driver.pushed_lines), lines)
+                await ingest(session, driver.spec.run, driver.file.offset(driver.pushed_lines), lines)
             driver.pushed_lines = len(driver.file.lines)
             driver.report |= {"state": "STARTING", "driver_state": "CLAIMING", "attempts": 2, "failure": STOPPED}
             host.hidden = False
@@ -198,7 +198,7 @@ async def test_a_stop_of_the_agent_is_a_recovery(database: Database, placing: Pl
             return row if row.ended_at is not None else None
 
         recovery = await eventually(ended, "the recovery has ended")
-        assert (recovery.body["cause"], recovery.body["outcome"]) == ("shutdown", "COMPLETED")
+        assert (recovery.body.cause, recovery.body.outcome) == ("shutdown", "COMPLETED")
 
 
 async def test_a_host_that_is_lost_during_its_stop_is_a_recovery(database: Database, placing: Placing) -> None:
@@ -218,7 +218,7 @@ async def test_a_host_that_is_lost_during_its_stop_is_a_recovery(database: Datab
         await users.until("RECOVERING")
         async with database.reading() as session:
             (recovery,) = (await recoveries.page(session, job.id)).rows
-        assert (recovery.body["cause"], recovery.ended_at) == ("shutdown", None)
+        assert (recovery.body.cause, recovery.ended_at) == ("shutdown", None)
 
 
 async def test_a_crash_is_a_recovery_before_the_next_attempt_reports(database: Database, placing: Placing) -> None:
@@ -235,7 +235,7 @@ async def test_a_crash_is_a_recovery_before_the_next_attempt_reports(database: D
         driver.report |= {"state": "STARTING", "driver_state": None, "attempts": 2}
         async with database.reading() as session:
             (recovery,) = (await recoveries.page(session, job.id)).rows
-        assert (recovery.ended_at, recovery.body["failure"]["error"]) == (None, "driver-crashed")
+        assert (recovery.ended_at, recovery.body.failure.error) == (None, "driver-crashed")
         driver.file.start(2)
         driver.file.epoch(2)
         driver.report |= {"state": "RUNNING", "driver_state": "RUNNING", "generation": 2}
@@ -243,7 +243,7 @@ async def test_a_crash_is_a_recovery_before_the_next_attempt_reports(database: D
         async def ended() -> str | None:
             async with database.reading() as session:
                 (row,) = (await recoveries.page(session, job.id)).rows
-                outcome: str | None = row.body.get("outcome")
+                outcome: str | None = row.body.outcome
                 return outcome
 
         assert await eventually(ended, "the recovery ends") == "COMPLETED"
@@ -267,7 +267,7 @@ async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
         await eventually(waits, "it waits")
         row = await users.job()
         assert row.failure is not None
-        assert f"Only host {holder.name} can run it (its checkpoint is a path of this host)" in row.failure["what"]
+        assert f"Only host {holder.name} can run it (its checkpoint is a path of this host)" in row.failure.what
         assert row.state_deadline is None
         holder.hidden = False
         back = await users.until("RUNNING")
@@ -292,7 +292,7 @@ async def test_a_restart_without_a_driver_starts_the_newest_version(
         on["a"].hidden = False
         assert (await users.ended(restart)).state == "COMPLETED"
         await users.until("RUNNING")
-        assert [run.order["version"] for run in await users.runs()] == [1, 2]
+        assert [run.spec.version for run in await users.runs()] == [1, 2]
 
 
 async def test_a_start_from_a_point_before_the_stop_has_begun_starts_there(
@@ -311,7 +311,7 @@ async def test_a_start_from_a_point_before_the_stop_has_begun_starts_there(
             return row.state == "RUNNING" and row.run != before.run and row.start_from is None
 
         await eventually(replaced, "it starts from the point")
-        assert [run.order["start_from"] is not None for run in await users.runs()] == [False, True]
+        assert [run.spec.start_from is not None for run in await users.runs()] == [False, True]
 
 
 async def test_a_start_after_one_from_a_missing_point_continues_from_the_own_checkpoint(
@@ -333,8 +333,8 @@ async def test_a_final_failure_fails_the_job_and_a_start_tries_again(database: D
         failure = Failure(error="job-code-failed", what="It raised.", domain="user")
         on["a"].drivers[job.run or ""].fail(14, failure)
         job = await users.until("FAILED")
-        assert (job.failure or {})["error"] == "job-code-failed"
-        assert "no version to go back to" not in (job.failure or {})["hint"], "it is the first one"
+        assert job.failure.error == "job-code-failed"
+        assert "no version to go back to" not in job.failure.hint, "it is the first one"
         async with database.transaction() as session:
             job = await jobs.get(session, job.id)
             await jobs.patch(session, job, version=1, spec=JobSpec.model_validate(job.spec), by="ada")
@@ -342,7 +342,7 @@ async def test_a_final_failure_fails_the_job_and_a_start_tries_again(database: D
         job = await users.until("RUNNING")
         on["a"].drivers[job.run or ""].fail(14, failure)
         job = await users.until("FAILED")
-        assert "There is no version to go back to" in (job.failure or {})["hint"]
+        assert "There is no version to go back to" in job.failure.hint
         started = await users.ended(await users.ask("start"))
         assert (started.state, (await users.job()).state) == ("COMPLETED", "RUNNING")
         assert (await users.job()).failure is None
@@ -358,7 +358,7 @@ async def test_a_driver_that_never_claims_is_given_up_in_time(
         await users.submit(start=False)
         started = await users.ended(await users.ask("start"))
         assert started.state == "FAILED"
-        assert (started.failure or {})["error"] == "deadline-passed"
+        assert started.failure.error == "deadline-passed"
         job = await users.until("FAILED")
         assert job.state_deadline is None
 
@@ -404,15 +404,15 @@ async def test_a_stop_with_a_savepoint_and_a_start_from_it(database: Database, p
         point = StartFrom(savepoint=saved.id, publish_again=True)
         started = await users.ended(await users.ask("start", start_from=point))
         assert started.state == "COMPLETED"
-        order = (await users.runs())[-1].order
-        assert order["restore_location"] == saved.location
-        assert order["start_from"]["savepoint"] == saved.id
-        assert order["request_key"] == order["run"]
+        spec = (await users.runs())[-1].spec
+        assert spec.restore_location == saved.location
+        assert spec.start_from.savepoint == saved.id
+        assert spec.request_key == spec.run
         assert (await users.job()).start_from is None
         missing = StartFrom(savepoint="00000000-0000-7000-8000-000000000000")
         await users.ended(await users.ask("stop"))
         failed = await users.ended(await users.ask("start", start_from=missing))
-        assert (failed.failure or {})["error"] == "start-point-missing"
+        assert failed.failure.error == "start-point-missing"
 
 
 async def test_a_savepoint_copies_the_checkpoint_of_the_run(database: Database, placing: Placing) -> None:
@@ -423,7 +423,7 @@ async def test_a_savepoint_copies_the_checkpoint_of_the_run(database: Database, 
         job = await users.until("RUNNING")
         async with database.transaction() as session:
             row = await jobs.get(session, job.id)
-            row.spec = {**row.spec, "spec": {**row.spec["spec"], "checkpoint": "/elsewhere"}}
+            respec(row, checkpoint="/elsewhere")
         stopped = await users.ended(await users.ask("stop", stop=StopRequest(mode=StopMode.CHECKPOINT)))
         assert stopped.state == "COMPLETED", stopped.failure
         async with database.reading() as session:
@@ -442,7 +442,7 @@ async def test_a_savepoint_on_hdfs_or_s3_brings_the_jobs_settings_with_reference
         conf = {"spark.hadoop.fs.s3a.secret.key": "${secret:s3}"}
         async with database.transaction() as session:
             row = await jobs.get(session, job.id)
-            row.spec = {**row.spec, "spec": {**row.spec["spec"], "sparkConf": conf}}
+            respec(row, sparkConf=conf)
             saved = await savepoints.create(session, row, name="nightly", location="s3a://bucket/save")
             made = await operations.begin(
                 session, "savepoint", job=row.id, arguments={"savepoint": saved.id}, timeout_s=60, by="ada"
@@ -476,15 +476,15 @@ async def test_a_resolution_reaches_the_next_driver_once(database: Database, pla
     assert (next_start.accept_new_code, next_start.resolutions) == (True, [republish])
     async with reconciling(database, placing), running_hosts(database, "a"):
         job = await users.until("RUNNING")
-        decided = [ResolveRequest.model_validate(order) for order in (await users.runs())[-1].order["resolutions"]]
+        decided = (await users.runs())[-1].spec.resolutions
         assert decided == [republish]
-        assert (await users.runs())[-1].order["accept_new_code"] is False, "later attempts do not have it"
+        assert (await users.runs())[-1].spec.accept_new_code is False, "later attempts do not have it"
         assert job.resolutions is None
         with pytest.raises(StateConflict, match="RUNNING"):
             await resolve(keep)
         await users.ended(await users.ask("restart"))
-        assert (await users.runs())[-1].order["resolutions"] == []
-        assert (await users.runs())[-1].order["accept_new_code"] is False
+        assert (await users.runs())[-1].spec.resolutions == []
+        assert (await users.runs())[-1].spec.accept_new_code is False
 
 
 async def test_an_adoption_holds_for_one_start(database: Database, placing: Placing) -> None:
@@ -503,13 +503,13 @@ async def test_an_adoption_holds_for_one_start(database: Database, placing: Plac
         job = await users.until("RUNNING")
         assert not job.adopt
         (run,) = await users.runs()
-        assert not run.order["adopt"], "later attempts do not have it"
+        assert not run.spec.adopt, "later attempts do not have it"
         assert not (await start(adopt=True)).adopt, "a running job is left unchanged"
         await users.ended(await users.ask("restart"))
         first, second = await users.runs()
-        assert not second.order["adopt"]
-        assert len(first.order["platform"]) == 32
-        assert second.order["platform"] == first.order["platform"]
+        assert not second.spec.adopt
+        assert len(first.spec.platform) == 32
+        assert second.spec.platform == first.spec.platform
 
 
 async def test_a_savepoint_of_a_running_job_and_its_deletion_are_done_by_an_agent(
@@ -550,7 +550,7 @@ async def test_an_operation_that_nobody_can_do_ends_at_its_deadline_with_its_sav
                 session, "savepoint", job=job.id, arguments={"savepoint": saved.id}, timeout_s=0.3, by="ada"
             )
         ended = await users.ended(made.id)
-        assert (ended.failure or {})["error"] == "operation-timed-out"
+        assert ended.failure.error == "operation-timed-out"
         async with database.reading() as session:
             assert (await savepoints.get(session, saved.id)).state == "FAILED"
 
@@ -668,7 +668,7 @@ async def test_a_standby_that_dies_while_it_takes_over_is_followed_by_the_next(
                 candidate
                 for host in on.values()
                 for candidate in host.drivers.values()
-                if candidate.order.run == fallen[-1]
+                if candidate.spec.run == fallen[-1]
             )
             driver.report |= {"state": "EXITED", "exit_code": -9, "failure": died}
 
@@ -684,7 +684,7 @@ async def test_a_standby_that_dies_while_it_takes_over_is_followed_by_the_next(
         assert row.run == fallen[-1]
         async with database.reading() as session:
             (recovery,) = (await recoveries.page(session, job.id)).rows
-        assert (recovery.body["cause"], recovery.body["standby"]) == ("crash", fallen[-1])
+        assert (recovery.body.cause, recovery.body.standby) == ("crash", fallen[-1])
 
 
 async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(database: Database, placing: Placing) -> None:
@@ -702,7 +702,7 @@ async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(databa
 
             await eventually(guarded, "two standbys are READY")
         driver = next(
-            candidate for host in on.values() for candidate in host.drivers.values() if candidate.order.run == job.run
+            candidate for host in on.values() for candidate in host.drivers.values() if candidate.spec.run == job.run
         )
         driver.report |= {"state": "EXITED", "exit_code": -9}
 
@@ -740,9 +740,9 @@ async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(databa
         assert fenced == 1
         async with database.reading() as session:
             states = sorted(await session.scalars(select(StandbyRow.state)))
-            ordered = [row.order for row in await session.scalars(select(RunRow)) if row.order["desired"] == "RUNNING"]
+            wanted = [row.spec for row in await session.scalars(select(RunRow)) if row.spec.desired == "RUNNING"]
         assert states == ["PROMOTING", "READY"]
-        assert [order["run"] for order in ordered if not order.get("standby")] == [(await users.job()).run]
+        assert [spec.run for spec in wanted if not spec.standby] == [(await users.job()).run]
 
 
 async def test_a_round_that_places_a_driver_leaves_standbys_to_the_next(

@@ -13,10 +13,11 @@ from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.load import load
 from clonos_api.reconcile.standby_demands import load_standby_demands
 from clonos_api.store import jobs, recoveries
+from clonos_api.store.columns import plain
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
-from support.stored import job_row, run_row, spec
+from support.stored import job_row, respec, run_row, spec
 
 pytestmark = pytest.mark.anyio
 
@@ -28,10 +29,9 @@ async def test_failures_of_standbys_of_the_drivers_version_count(database: Datab
     async with database.transaction() as session:
         job = await job_row(session)
         driver, failed = await run_row(session, job), await run_row(session, job)
-        order = {**failed.order, "standby": True}
-        spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": 1}}}
-        await session.execute(update(JobRow).where(JobRow.id == job.id).values(spec=spec, run=driver.id, version=7))
-        await session.execute(update(RunRow).where(RunRow.id == failed.id).values(order=order))
+        respec(job, standby={"replicas": 1})
+        job.run, job.version = driver.id, 7
+        failed.spec = failed.spec.model_copy(update={"standby": True})
         row = StandbyRow(id=failed.id, job=job.id, host=failed.host, mode="dedicated", state="FAILED", body={})
         row.since = await now(session)
         session.add(row)
@@ -46,7 +46,8 @@ async def test_a_job_that_cannot_be_read_does_not_stop_the_others(database: Data
     async with database.transaction() as session:
         broken, job = await job_row(session), await job_row(session)
         for row, inner in ((broken, {"unknown": 1}), (job, {})):
-            spec = {**row.spec, "spec": {**row.spec["spec"], "standby": {"replicas": 1}, **inner}}
+            spec = plain(row.spec)
+            spec["spec"] |= {"standby": {"replicas": 1}, **inner}
             await session.execute(update(JobRow).where(JobRow.id == row.id).values(spec=spec))
     async with database.reading() as session:
         snapshot = await load(session)
@@ -62,7 +63,7 @@ async def test_a_job_that_cannot_be_read_does_not_stop_the_others(database: Data
         {"moving": {"cause": "unknown"}},
         {"stop": {"mode": "unknown"}},
         {"start_from": {"unknown": 1}},
-        {"order": {"unknown": 1}},
+        {"spec": {"unknown": 1}},
         {"failure": {"codes": "none"}},
         {"failure": {"codes": ["a"], "unknown": 1}},
     ],
@@ -76,7 +77,7 @@ async def test_a_bad_row_of_one_job_does_not_stop_the_round_of_the_others(
         runs_of = [await run_row(session, broken), await run_row(session, job)]
         for row, run in zip((broken, job), runs_of, strict=True):
             await session.execute(update(JobRow).where(JobRow.id == row.id).values(state="STARTING", run=run.id))
-        of_run = {name: value for name, value in bad.items() if name in ("order", "failure")}
+        of_run = {name: value for name, value in bad.items() if name in ("spec", "failure")}
         if of_run:
             await session.execute(update(RunRow).where(RunRow.id == runs_of[0].id).values(**of_run))
         else:
@@ -97,7 +98,8 @@ async def test_the_planners_of_epochs_in_doubt_are_read_from_the_runs_that_matte
         driver = ""
         for version, code, failed in ((1, "one", failure), (2, "two", None), (3, "three", refused)):
             run = await run_row(session, job)
-            values = {"order": {**run.order, "version": version}, "ingest_state": {"code": code}, "failure": failed}
+            values = {"spec": run.spec.model_copy(update={"version": version}), "failure": failed}
+            values |= {"ingest_state": {"code": code}}
             await session.execute(update(RunRow).where(RunRow.id == run.id).values(**values))
             driver = run.id
         other = await run_row(session, job)  # another run that this round need not read
@@ -113,8 +115,7 @@ async def begin(database: Database, *, seconds_ago: float) -> RecoveryRow:
     async with database.transaction() as session:
         job = await job_row(session)
         await run_row(session, job)
-        spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": 1}}}
-        await session.execute(update(JobRow).where(JobRow.id == job.id).values(spec=spec))
+        respec(job, standby={"replicas": 1})
         at = await now(session) - timedelta(seconds=seconds_ago)
         return await recoveries.begin(session, job.id, from_host="a", cause="crash", failed_generation=2, at=at)
 

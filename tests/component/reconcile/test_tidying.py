@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from clonos.resources.hosts import RunReport, RunSpec
+from clonos.resources.hosts import RunReport
 from clonos.resources.jobs import JobState
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile import ending
@@ -53,7 +53,7 @@ async def test_a_savepoint_that_nobody_waits_for_fails(database: Database, state
     assert await tidied(database) == 2
     row = await again(database, row)
     assert row.state == "FAILED"
-    assert (row.failure or {})["error"] == "savepoint-given-up"
+    assert row.failure.error == "savepoint-given-up"
     async with database.reading() as session:
         assert (await tasks.get(session, task.id)).ended_at is not None
     assert await tidied(database) == 0
@@ -91,7 +91,7 @@ async def test_the_deadline_of_an_operation_is_its_savepoints(database: Database
         assert (await operations.get(session, made.id)).state == "FAILED"
         assert (await tasks.get(session, task.id)).ended_at is not None
     row = await again(database, row)
-    assert (row.state, (row.failure or {})["error"]) == ("FAILED", "operation-timed-out")
+    assert (row.state, row.failure.error) == ("FAILED", "operation-timed-out")
 
 
 async def a_recovery(database: Database, *, state: str = "RUNNING", since_s: float = 0.0, **begun: Any) -> RecoveryRow:
@@ -123,7 +123,7 @@ async def test_an_epoch_that_is_reported_at_the_same_time_ends_the_recovery(data
         await recoveries.end(session, await session.get_one(RecoveryRow, row.id), "COMPLETED")
     assert await tidying == 0
     async with database.reading() as session:
-        assert (await session.get_one(RecoveryRow, row.id)).body["outcome"] == "COMPLETED"
+        assert (await session.get_one(RecoveryRow, row.id)).body.outcome == "COMPLETED"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_each_recovery_ends(database: Database, how: dict[str, Any], outco
     async with database.reading() as session:
         recovery = await recoveries.get(session, row.job, row.id)
         assert (recovery.ended_at is not None) == (outcome is not None)
-        assert recovery.body.get("outcome") == outcome
+        assert recovery.body.outcome == outcome
         ended_events = await events.after(session, 0, types=["job.recovery.ended"], job=row.job)
         assert [event.data["outcome"] for event in ended_events[1:]] == ([outcome] if outcome else [])
     async with database.reading() as session:
@@ -167,8 +167,7 @@ async def test_what_a_lost_host_was_to_end_counts_as_lost(database: Database, de
     async with database.transaction() as session:
         agent = await host_row(session)
         run = await run_row(session, host=agent)
-        order = RunSpec.model_validate(run.order)
-        await runs.order(session, run, order.model_copy(update={"desired": desired}))
+        await runs.change_spec(session, run, desired=desired)
         if lost:
             await session.execute(update(HostRow).where(HostRow.id == agent.id).values(state="LOST"))
     unwanted = lost and desired == "ABSENT"
@@ -186,7 +185,7 @@ async def a_standby(database: Database, state: StandbyState) -> RunRow:
         order = run_spec(job, standby=True)
         run = await runs.create(session, job, agent, order)
         standby = await standbys.create(session, job, order, agent.id, "")
-        run = await runs.order(session, run, order.model_copy(update={"standby": False}))
+        run = await runs.change_spec(session, run, standby=False)
         await standbys.move(session, standby, state)
         return run
 

@@ -16,7 +16,7 @@ from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import TRANSIENT, allowed, begins_new_start, settled
-from clonos_api.store.planned_moves import Moving
+from clonos_api.store.columns import Moving
 
 LEASE_S = 3
 STEPS = 4

@@ -11,6 +11,7 @@ from clonos_api.store import (
     job_exceptions,
     jobs,
 )
+from clonos_api.store.columns import plain
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import (
     EpochRow,
@@ -37,7 +38,8 @@ async def everything(database: Database, job: str) -> list[Any]:
         actual_rows: list[Any] = [await counters.of_job(session, job)]
         actual = await jobs.get(session, job)
         assert actual.metrics is not None
-        metrics = {name: value for name, value in actual.metrics.items() if name != "received_at"}  # a time of now
+        metrics = plain(actual.metrics)
+        del metrics["received_at"]  # a time of now
         for query in metrics["queries"].values():
             query["waiting_since"] = query["waiting_since"] is not None  # the same
         actual_rows.append((actual.generation, actual.restarts, actual.observed_version, metrics))

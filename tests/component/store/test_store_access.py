@@ -255,7 +255,7 @@ async def test_operations_expire_at_their_deadline(database: Database) -> None:
     async with database.reading() as session:
         actual = await operations.get(session, late.id)
         assert actual.failure is not None
-        assert (actual.state, actual.failure["error"]) == ("FAILED", "operation-timed-out")
+        assert (actual.state, actual.failure.error) == ("FAILED", "operation-timed-out")
 
 
 async def test_savepoints(database: Database) -> None:

@@ -15,6 +15,7 @@ from clonos.resources.failures import SpecRefused
 from clonos.resources.hosts import TaskResult
 from clonos.resources.jobs import Failure, JobState
 from clonos_api.store import audit, clusters, events, jobs, operations, outcomes, runs, tasks
+from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import ClusterRow, OperationRow, TaskRow
@@ -96,7 +97,7 @@ async def test_a_new_cluster_is_unchecked_and_its_check_is_requested(database: D
     row = await made(database, sparkConf={"spark.driver.host": "a"})
     assert (row.state, row.version, row.created_by) == ("UNCHECKED", 1, "ada")
     assert clusters.description(row) == cluster(row.name, sparkConf={"spark.driver.host": "a"})
-    assert (await the_check(database, row)).arguments == {"cluster": row.id, "version": 1}
+    assert (await the_check(database, row)).arguments == OperationArguments(cluster=row.id, version=1)
     async with database.reading() as session:
         begun_operation, created = (await audit.page(session, Window(2))).rows
         assert (created.subject, created.action, created.target) == ("ada", "cluster.create", row.id)
@@ -114,10 +115,10 @@ async def test_a_change_needs_the_version_and_requests_a_new_check(database: Dat
     async with database.transaction() as session:
         before = await clusters.get(session, row.name)
         changed = await clusters.change(session, before, cluster(row.name, hosts=["a"]), version=1, by="ada")
-        assert (changed.state, changed.version, changed.spec["hosts"]) == ("UNCHECKED", 2, ["a"])
+        assert (changed.state, changed.version, changed.spec.hosts) == ("UNCHECKED", 2, ("a",))
     ended = await operation_of(database, first)
-    assert (ended.state, (ended.failure or {})["error"]) == ("FAILED", "overtaken")
-    assert (await the_check(database, row)).arguments["version"] == 2
+    assert (ended.state, ended.failure.error) == ("FAILED", "overtaken")
+    assert (await the_check(database, row)).arguments.version == 2
     for version, name, error in ((1, row.name, VersionStale), (2, "other", SpecRefused)):
         newest = await current(database, row)
         with pytest.raises(error):
@@ -152,8 +153,8 @@ async def test_problems_make_it_incompatible_and_a_failure_unreachable(database:
     task = await begun(database, row)
     await reported(database, task, ok=False, failure=FAILED)
     row = await current(database, row)
-    assert (row.state, (row.failure or {})["what"]) == ("UNREACHABLE", FAILED.what)
-    assert (row.report or {})["problems"] == ["Python is 3.9."], "the last report stays"
+    assert (row.state, row.failure.what) == ("UNREACHABLE", FAILED.what)
+    assert row.report.problems == ("Python is 3.9.",), "the last report stays"
     assert (await operation_of(database, task)).state == "FAILED"
 
 

@@ -17,7 +17,7 @@ from clonos_api.store import events, hosts, runs, tasks, views
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import HostRow, RunRow
-from support.stored import host_row, job_row, run_row, run_spec, unique
+from support.stored import host_row, job_row, run_row, unique
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def test_a_heartbeat_without_a_measurement_keeps_the_last_one(database: Da
     async with database.transaction() as session:
         agent = await host_row(session)
         assert views.host(agent, 0).capacity is None
-        measured = hosts.Liveness(3, capacity=capacity.model_dump())
+        measured = hosts.Liveness(3, capacity=capacity)
         await hosts.heartbeat(session, agent.id, agent.instance, measured)
     async with database.transaction() as session:
         assert await hosts.unchanged(session, agent.id, agent.instance, hosts.Liveness(3))
@@ -173,7 +173,7 @@ async def test_run_specifications_are_the_work_of_an_agent(database: Database) -
     assert database.notifier.seq > 0
     assert await database.notifier.wait_work(agent.id, before, 0) > work.revision
     async with database.transaction() as session:
-        run = await runs.order(session, run, run_spec(job, "STOPPED", run.id))
+        run = await runs.change_spec(session, run, desired="STOPPED")
         work = await runs.work(session, agent.id)
         assert [spec.desired for spec in work.runs] == ["STOPPED"]
         assert [(task.task, task.arguments) for task in work.tasks] == [(task.id, {"to": "x"})]
@@ -210,7 +210,7 @@ async def test_reports(database: Database) -> None:
         (row,) = await runs.report(session, run.host, [final])
         assert row.ended_at is not None
         assert row.failure is not None
-        assert row.failure["error"] == "job-code-failed"
+        assert row.failure.error == "job-code-failed"
     async with database.transaction() as session:
         assert await runs.report(session, run.host, [report]) == [], "it is over"
         assert await runs.open_of_host(session, run.host) == []
@@ -237,7 +237,7 @@ async def test_reports_race_with_the_reconciler(database: Database) -> None:
                 seen = await runs.get(session, run.id)
             try:
                 async with database.transaction() as session:
-                    await runs.order(session, seen, run_spec(job, "STOPPED", run.id))
+                    await runs.change_spec(session, seen, desired="STOPPED")
                 return fenced
             except ConcurrentUpdate:
                 fenced += 1
@@ -245,7 +245,7 @@ async def test_reports_race_with_the_reconciler(database: Database) -> None:
     await asyncio.gather(*(report(number) for number in range(1, 12)), *(order() for _ in range(3)))
     async with database.reading() as session:
         actual = await runs.get(session, run.id)
-        assert (actual.state, actual.order["desired"]) == ("RUNNING", "STOPPED")
+        assert (actual.state, actual.spec.desired) == ("RUNNING", "STOPPED")
 
 
 async def test_a_lost_run_stays_open_until_its_agent_reports_or_is_removed(database: Database) -> None:

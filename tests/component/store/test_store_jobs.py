@@ -42,7 +42,7 @@ async def test_a_new_job(database: Database) -> None:
         for which in (job.id, name):
             actual = await jobs.get(session, which)
             assert (actual.id, actual.state, actual.desired_state, actual.version) == (job.id, "CREATED", "STOPPED", 1)
-            assert actual.start_from == start.model_dump(mode="json")
+            assert actual.start_from == start
             assert actual.labels == {"team": "a"}
             assert actual.stop is None
         versions = (await jobs.versions(session, job.id)).rows
@@ -66,7 +66,7 @@ async def test_the_version_to_go_back_to_finished_an_epoch_and_did_not_fail(data
         history = [(1, 5, raised), (1, 2, killed), (2, 7, None), (2, 0, raised), (3, 0, None), (4, 1, raised)]
         for generation, (version, epochs, failure) in enumerate(history):
             run = await run_row(session, job)
-            run.order, run.failure = {**run.order, "version": version}, failure
+            run.spec, run.failure = run.spec.model_copy(update={"version": version}), failure
             session.add(
                 GenerationRow(
                     job=job.id,
@@ -222,7 +222,7 @@ async def test_desired_state(database: Database) -> None:
     async with database.transaction(by=ADA) as session:
         job = await jobs.desire(session, job, DesiredState.STOPPED, stop=StopRequest(timeout_s=5))
         assert job.stop is not None
-        assert job.stop["timeout_s"] == 5
+        assert job.stop.timeout_s == 5
         job = await jobs.desire(session, job, DesiredState.RUNNING, restart=True)
         assert (job.restart_nonce, job.stop) == (1, None)
         job = await jobs.desire(session, job, DesiredState.CANCELED)

@@ -45,9 +45,9 @@ async def test_figures_of_an_old_driver_replace_no_newer_ones(database: Database
     file.epoch(1)
     await push(database, old.id, file)
     async with database.reading() as session:
-        query = ((await jobs.get(session, old.job)).metrics or {})["queries"]["out"]
-    assert (query["lag"], query["waiting_since"]) == ({"in": 0}, None)
-    assert datetime.fromisoformat(query["at"]).timestamp() == pytest.approx(new.at - 0.1)
+        query = (await jobs.get(session, old.job)).figures.queries["out"]
+    assert (query.lag, query.waiting_since) == ({"in": 0}, None)
+    assert query.at.timestamp() == pytest.approx(new.at - 0.1)
 
 
 async def test_records_wait_since_the_first_report_after_an_epoch(database: Database) -> None:
@@ -58,8 +58,7 @@ async def test_records_wait_since_the_first_report_after_an_epoch(database: Data
     async def waiting_since() -> datetime | None:
         await push(database, run.id, file)
         async with database.reading() as session:
-            since = ((await jobs.get(session, run.job)).metrics or {})["queries"]["out"]["waiting_since"]
-        return None if since is None else datetime.fromisoformat(since)
+            return (await jobs.get(session, run.job)).figures.queries["out"].waiting_since
 
     file.epoch(0)
     assert await waiting_since() is None
@@ -91,9 +90,9 @@ async def test_late_rows_are_counted_and_reported_for_a_while(database: Database
     await push(database, run.id, file)
     async with database.reading() as session:
         job = await jobs.get(session, run.job)
-        query = (job.metrics or {})["queries"]["out"]
-        assert (await counters.of_job(session, job.id))["late_rows"] == query["late_rows"] == 5
-        newest = datetime.fromisoformat(query["late_at"])
+        query = job.figures.queries["out"]
+        assert (await counters.of_job(session, job.id))["late_rows"] == query.late_rows == 5
+        newest = query.late_at
         assert newest.timestamp() > late_at
         for seconds, rows in ((60, 5), (3600, None)):
             facts = replace(await read_facts(session), at=newest + timedelta(seconds=seconds))
@@ -220,6 +219,5 @@ async def test_a_job_has_a_limited_number_of_queries(database: Database) -> None
     async with database.reading() as session:
         job = await jobs.get(session, run.job)
         sums = await counters.of_job(session, run.job)
-    assert job.metrics is not None
-    assert len(job.metrics["queries"]) == 200
+    assert len(job.figures.queries) == 200
     assert sums["unreadable_events"] == 20

@@ -37,15 +37,15 @@ async def test_recoveries_have_phases_and_a_gap(database: Database) -> None:
     await push(database, run.id, a_life())
     async with database.reading() as session:
         crash, restart = (await recoveries.page(session, run.job)).rows
-        assert (restart.body["cause"], crash.body["cause"]) == ("restart", "crash")
-        assert restart.body["failure"]["error"] == "epoch-failed"
-        assert (restart.body["failed_generation"], restart.body["generation"]) == (1, 2)
-        assert [phase["name"] for phase in restart.body["phases"]] == ["start", "claim", "restore", "replay", "commit"]
+        assert (restart.body.cause, crash.body.cause) == ("restart", "crash")
+        assert restart.body.failure.error == "epoch-failed"
+        assert (restart.body.failed_generation, restart.body.generation) == (1, 2)
+        assert [phase.name for phase in restart.body.phases] == ["start", "claim", "restore", "replay", "commit"]
         # From the restart: state, claimed, two states, epoch; a tenth each.
-        assert restart.body["downtime_ms"] == pytest.approx(500, abs=1)
-        assert restart.body["skipped_lanes"] == 1
-        assert restart.body["replayed_records"] == 10
-        total = sum(phase["duration_ms"] for phase in restart.body["phases"])
+        assert restart.body.downtime_ms == pytest.approx(500, abs=1)
+        assert restart.body.skipped_lanes == 1
+        assert restart.body.replayed_records == 10
+        total = sum(phase.duration_ms for phase in restart.body.phases)
         assert restart.ended_at is not None
         assert total == pytest.approx((restart.ended_at - restart.started_at).total_seconds() * 1000, abs=1)
 
@@ -62,8 +62,8 @@ async def test_a_second_failure_before_the_first_epoch_ends_the_recovery_before(
     await push(database, run.id, file)
     async with database.reading() as session:
         actual = list(reversed((await recoveries.page(session, run.job)).rows))
-        assert [row.body["outcome"] for row in actual] == ["SUPERSEDED", "SUPERSEDED", "COMPLETED"]
-        assert [(row.body["failed_generation"], row.body["generation"]) for row in actual] == [
+        assert [row.body.outcome for row in actual] == ["SUPERSEDED", "SUPERSEDED", "COMPLETED"]
+        assert [(row.body.failed_generation, row.body.generation) for row in actual] == [
             (1, 2),
             (2, 3),
             (3, 4),
@@ -79,7 +79,7 @@ async def outcomes(database: Database, job: str) -> list[tuple[str | None, float
     """Outcome and downtime in milliseconds of the job's recoveries, oldest first."""
     async with database.reading() as session:
         rows = reversed((await recoveries.page(session, job)).rows)
-        return [(row.body.get("outcome"), row.body.get("downtime_ms")) for row in rows]
+        return [(row.body.outcome, row.body.downtime_ms) for row in rows]
 
 
 def a_killed_driver() -> EventFile:
@@ -114,8 +114,8 @@ async def test_a_recovery_ends_with_its_last_query(database: Database) -> None:
     assert await outcomes(database, run.job) == [("COMPLETED", pytest.approx(3_600, abs=1))]
     async with database.reading() as session:
         (row,) = (await recoveries.page(session, run.job)).rows
-        assert [phase["name"] for phase in row.body["phases"]][-2:] == ["commit", "others"]
-        assert (row.body["skipped_lanes"], row.body["replayed_records"]) == (3, 20)
+        assert [phase.name for phase in row.body.phases][-2:] == ["commit", "others"]
+        assert (row.body.skipped_lanes, row.body.replayed_records) == (3, 20)
         shown = views.recovery(row)
         assert shown.waits == []
         downtimes = {query: returned.downtime_ms for query, returned in shown.returned.items()}
@@ -202,7 +202,7 @@ async def test_the_old_driver_cannot_end_a_recovery(database: Database) -> None:
     await push(database, old.id, file)
     async with database.reading() as session:
         (row,) = (await recoveries.page(session, old.job)).rows
-        assert (row.ended_at, row.body.get("returned")) == (None, None)
+        assert (row.ended_at, row.body.returned) == (None, {})
 
 
 async def test_a_query_that_a_new_version_does_not_have_waits_for_nothing(database: Database) -> None:
@@ -217,8 +217,8 @@ async def test_a_query_that_a_new_version_does_not_have_waits_for_nothing(databa
     await push(database, run.id, file)
     assert await outcomes(database, run.job) == [("COMPLETED", pytest.approx(500, abs=1))]
     async with database.reading() as session:
-        query = ((await jobs.get(session, run.job)).metrics or {})["queries"]["stats"]
-    assert (query["lag"], query["waiting_since"], query["at"], query["epochs"]) == ({}, None, None, 1)
+        query = (await jobs.get(session, run.job)).figures.queries["stats"]
+    assert (query.lag, query.waiting_since, query.at, query.epochs) == ({}, None, None, 1)
 
 
 async def test_a_query_that_never_published_is_not_waited_for(database: Database) -> None:

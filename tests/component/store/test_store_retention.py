@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from clonos.errors import ConcurrentUpdate, NotFound
-from clonos.resources.hosts import NextRun, RunReport, RunSpec
+from clonos.resources.hosts import NextRun, RunReport
 from clonos.resources.service import Role, TokenCreate
 from clonos.standby.states import StandbyState
 from clonos_api.store import (
@@ -32,10 +32,10 @@ from clonos_api.store import (
     tasks,
     tokens,
 )
+from clonos_api.store.columns import Moving
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
-from clonos_api.store.planned_moves import Moving
 from clonos_api.store.retention import Limits
 from clonos_api.store.tables import (
     ArtifactPartRow,
@@ -108,13 +108,12 @@ async def test_versions_that_a_move_or_an_open_run_may_start_stay(database: Data
         for version in range(1, 13):
             job = await jobs.patch(session, job, version=version, spec=spec(job.name, v=str(version)), by="ada")
         moving = Moving(cause="upgrade", leaves="a", version=9, previous=2, until=await now(session))
-        orders = [{"version": 3, "finish_for": 4}, {"version": 5, "next": NextRun(version=6, finish_for=7)}]
-        for changes in orders:
+        specs = [{"version": 3, "finish_for": 4}, {"version": 5, "next": NextRun(version=6, finish_for=7)}]
+        for changes in specs:
             run = await run_row(session, job)
-            changed = RunSpec.model_validate(run.order).model_copy(update=changes)
-            run = await runs.order(session, run, changed)
+            run = await runs.change_spec(session, run, **changes)
         await runs.end(session, run)
-        job = await jobs.change(session, job, moving=moving.model_dump(mode="json"), run=run.id)
+        job = await jobs.change(session, job, moving=moving, run=run.id)
     await retention.prune(database, Limits(versions=1))
     async with database.reading() as session:
         assert [row.version for row in (await jobs.versions(session, job.id)).rows] == [13, 12, 9, 7, 6, 5, 4, 3, 2]
@@ -126,8 +125,7 @@ async def test_ended_standbys_are_bounded(database: Database) -> None:
         created = []
         for state in ("PROMOTED", "FAILED", "FAILED", "PROMOTED", "READY", "PROMOTING"):
             run = await run_row(session, job)
-            order = RunSpec.model_validate(run.order)
-            standby = await standbys.create(session, job, order, agent.id, "")
+            standby = await standbys.create(session, job, run.spec, agent.id, "")
             await standbys.move(session, standby, StandbyState(state))
             created.append(standby.id)
     for number, standby_id in enumerate(created):

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, select
+from sqlalchemy import MetaData, inspect, select
 
 from clonos.errors import DatabaseUnavailable, StateConflict
-from clonos_api.store import events, jobs, owners
+from clonos_api.store import events, jobs, owners, views
 from clonos_api.store.__main__ import main as store_command
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
-from clonos_api.store.tables import Base, EventRow
-from support.stored import job_row
+from clonos_api.store.tables import Base, EventRow, RecoveryRow, RunRow, StandbyRow
+from support.stored import host_row, job_row, run_row
 
 pytestmark = pytest.mark.anyio
 
@@ -182,3 +182,61 @@ def test_the_wheel_contains_the_migrations() -> None:
     project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert '"migrations" = "clonos_api/migrations"' in project
     assert schema._DIRECTORIES[0].relative_to(Path(schema.__file__).parents[3]) == Path("clonos_api/migrations")
+
+
+async def test_rows_of_the_version_before_typed_columns_are_read(empty_url: str) -> None:
+    """They have the names and the times of revision 0017, and lack what later versions added."""
+    schema.upgrade(empty_url)
+    database = Database(empty_url)
+    async with database.transaction() as session:
+        job = await job_row(session)
+        host = await host_row(session)
+        run = await run_row(session, job, host)
+    await database.close()
+    schema.downgrade(empty_url, "0017")
+    at = "2026-11-29T10:00:00.250000+00:00"
+    out = {"epoch": 7, "epochs": 8, "at": at, "records_out": 80, "operators": {"e": {"recorded": 1, "replayed": 0}}}
+    kafka = {"brokers": 3, "under_replicated": 0, "silent_since": at}
+    metrics = {"at": at, "restarts": 1, "queries": {"out": out}, "kafka": kafka, "open_transactions": {"words": at}}
+    phases = [{"name": "detect", "started_at": at, "duration_ms": 12.5}]
+    returned = {"out": {"at": at, "downtime_ms": 300.0}}
+    body = {"cause": "crash", "failure": None, "failed_generation": 1, "from_host": "h", "phases": phases}
+    body |= {"returned": returned, "silent_since": at, "standby": None, "outcome": "COMPLETED"}
+    state = {"queries": ["out", "more"], "returned": ["out"], "attempt": 2, "marks": {"claimed": 5.5}, "later": 1}
+    state["executors"] = {"wanted": 1, "registered": 1, "listed": [{"id": "0", "host": "w", "cores": 2, "stdout": ""}]}
+    moving = {"cause": "move", "leaves": host.id, "version": 1, "previous": 1, "until": at, "handed_at": None}
+    stop, resolutions = {"mode": "checkpoint", "timeout_s": 5.0}, [{"decision": "new-code"}]
+    values = {"metrics": metrics, "moving": moving, "stop": stop, "resolutions": resolutions}
+    engine = schema.engine_of(empty_url)
+    with engine.begin() as connection:
+        old = MetaData()
+        old.reflect(connection, only=["jobs", "runs", "recoveries", "standbys", "series"])
+        of = old.tables
+        (order,) = connection.execute(select(of["runs"].c.order)).one()
+        del order["adopt"], order["platform"], order["cluster"]
+        connection.execute(of["jobs"].update().values(**values))
+        connection.execute(of["runs"].update().values(order=order, ingest_state=state))
+        connection.execute(
+            of["recoveries"].insert().values(id="r", job=job.id, started_at=datetime.now(UTC), body=body)
+        )
+        connection.execute(
+            of["standbys"].insert().values(id="s", row_version=1, job=job.id, host=host.id, mode="dedicated",
+                                           state="READY", since=datetime.now(UTC), body={"placement_reason": "why"})
+        )  # fmt: skip
+    engine.dispose()
+    schema.upgrade(empty_url)
+    database = Database(empty_url)
+    moment = datetime.fromisoformat(at)
+    async with database.reading() as session:
+        stored = await jobs.get(session, job.id)
+        assert stored.spec == job.spec
+        assert stored.figures.queries["out"].operators["e"].bytes == 0
+        assert (stored.figures.at, stored.figures.kafka.silent_since) == (moment, moment)
+        assert (stored.moving.until, stored.stop.timeout_s, stored.resolutions[0].decision) == (moment, 5.0, "new-code")
+        placed = await session.get_one(RunRow, run.id)
+        assert placed.spec == run.spec
+        assert views.run(placed, {}).awaited == ["more"]
+        shown = views.recovery(await session.get_one(RecoveryRow, "r"))
+        assert (shown.phases[0].started_at, shown.returned["out"].downtime_ms) == (moment, 300.0)
+        assert (await session.get_one(StandbyRow, "s")).body.epochs is None
+    await database.close()

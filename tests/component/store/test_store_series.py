@@ -120,7 +120,7 @@ async def test_old_intervals_are_removed(database: Database) -> None:
         for width_s, kept_s in series.KEPT_S.items():
             for age_s in (kept_s - 600, kept_s + 600):
                 start = datetime.fromtimestamp((time.time() - age_s) // width_s * width_s, UTC)
-                session.add(SeriesRow(job=job, query="out", width_s=width_s, start=start, body=series.Tally().body()))
+                session.add(SeriesRow(job=job, query="out", width_s=width_s, start=start, body=series.Tally()))
 
     async def stored() -> dict[int, int]:
         async with database.reading() as session:

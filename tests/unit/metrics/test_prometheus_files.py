@@ -17,6 +17,7 @@ from clonos_api.fleet.alerts import Kind
 from clonos_api.guards.request_metrics import request_metrics
 from clonos_api.metrics.families import exposition
 from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
+from clonos_api.store.columns import QueryFigures
 from clonos_api.store.tokens import Expiring, ExpiringToken
 
 COMPOSE = Path(__file__).parents[3] / "docker" / "compose"
@@ -29,7 +30,7 @@ SAMPLE = MetricsSample(
             "orders",
             "RUNNING",
             2,
-            {"out": {"lag": {"in": 3}, "retention": {"in": 90}}},
+            {"out": QueryFigures(lag={"in": 3}, retention={"in": 90})},
             {},
             {"out": 10},
             1,
@@ -131,7 +132,7 @@ def test_each_dashboard_has_variables_and_each_query_uses_one() -> None:
 def test_series_are_distinguished_by_their_labels() -> None:
     """Two standbys of a job on one host, two topics of a query: Prometheus refuses repeated series."""
     two = MetricsSample(
-        jobs=(JobSample("1", "orders", "RUNNING", 2, {"out": {"lag": {"a": 3, "b": 4}}}, {}, {}, 2),),
+        jobs=(JobSample("1", "orders", "RUNNING", 2, {"out": QueryFigures(lag={"a": 3, "b": 4})}, {}, {}, 2),),
         standbys=(
             StandbySample("7", "orders", "host-2", "READY", 0),
             StandbySample("8", "orders", "host-2", "READY", 0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict
 from typing import Any
 
 from hypothesis import example, given
@@ -14,11 +13,11 @@ from clonos.errors import SpecError
 from clonos.resources.failures import kind_of
 from clonos.resources.jobs import Executors
 from clonos.telemetry.driver_events import Lag, from_fields, from_line
+from clonos_api.store.columns import IngestState, plain, read
 from clonos_api.store.ingest import (
     Claimed,
     EpochDone,
     ErrorReported,
-    IngestState,
     Unreadable,
     fold,
     read_lines,
@@ -86,13 +85,13 @@ def an_event(chance: random.Random) -> dict[str, Any]:
 def test_splitting_a_push_anywhere_has_the_same_result(seed: int, cut: int) -> None:
     chance = random.Random(seed)
     lines = [json.dumps(an_event(chance)) for _ in range(30)]
-    read, _ = read_lines(0, 0, lines)
+    events, _ = read_lines(0, 0, lines)
     whole = IngestState()
-    facts = fold(whole, read)
+    facts = fold(whole, events)
     first = IngestState()
-    pieces = fold(first, read[:cut])
-    second = IngestState(**json.loads(json.dumps(asdict(first))))  # as it is stored between pushes
-    pieces += fold(second, read[cut:])
+    pieces = fold(first, events[:cut])
+    second = read(IngestState, json.dumps(plain(first)))  # as it is stored between pushes
+    pieces += fold(second, events[cut:])
     assert pieces == facts
     assert second == whole
 
@@ -162,7 +161,7 @@ def test_a_session_is_the_newest_application() -> None:
         file.write_event("session", master="spark://m:7077", application_id=identity, ui=ui)
         assert fold(state, [from_line(file.lines[-1])]) == []
         assert (state.application_id, state.spark_ui) == (identity, shown)
-    assert IngestState(**json.loads(json.dumps(asdict(state)))) == state
+    assert read(IngestState, json.dumps(plain(state))) == state
 
 
 def test_executors_are_those_of_the_newest_application() -> None:
@@ -176,14 +175,14 @@ def test_executors_are_those_of_the_newest_application() -> None:
     executor = {"id": "0", "host": "w", "cores": 2, "stdout": 'http://w/" onclick="', "stderr": log, "other": 1}
     assert take("executors", wanted=30, registered=30, executors=[executor] * 30) == []
     assert state.executors is not None
-    assert (state.executors["wanted"], state.executors["registered"]) == (30, 30)
+    assert (state.executors.wanted, state.executors.registered) == (30, 30)
     kept = {"id": "0", "host": "w", "cores": 2, "stdout": "", "stderr": log}
-    assert state.executors["listed"] == [kept] * 20, "a run's row stays small"
-    assert Executors.model_validate(state.executors).listed[0].stderr == log
+    assert plain(state.executors.listed) == [kept] * 20, "a run's row stays small"
+    assert Executors.model_validate(plain(state.executors)).listed[0].stderr == log
     for wrong in ({"wanted": -1}, {"registered": "1"}, {"executors": [{**executor, "host": 5}]}, {"executors": 3}):
         event = {"wanted": 1, "registered": 1, "executors": []} | wrong
         assert [type(fact) for fact in take("executors", **event)] == [Unreadable], wrong
-    assert state.executors["wanted"] == 30
+    assert state.executors.wanted == 30
     take("session", master="spark://m:7077", application_id="app-2", ui="")
     assert state.executors is None
 

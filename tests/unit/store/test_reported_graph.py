@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from clonos.telemetry.driver_events import GraphOperator, from_fields
-from clonos_api.store.ingest import Claimed, IngestState, fold
+from clonos_api.store.columns import IngestState
+from clonos_api.store.ingest import Claimed, fold
 
 
 def claim(**fields: Any) -> Claimed:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from clonos_api.store.series import LONG_S, SHORT_S, Tally, duration_class, places
+from clonos_api.store.columns import Tally, plain, read
+from clonos_api.store.series import LONG_S, SHORT_S, duration_class, percentile, places
 
 
 def tally(*durations_ms: float) -> Tally:
@@ -17,7 +18,7 @@ def tally(*durations_ms: float) -> Tally:
 
 @pytest.mark.parametrize("duration_ms", [0.0, 0.4, 1.0, 1.2, 50.0, 99.9, 1000.0, 3.6e6])
 def test_a_class_is_at_most_19_percent_wide(duration_ms: float) -> None:
-    longest_ms = tally(duration_ms).duration_ms(1.0)
+    longest_ms = percentile(tally(duration_ms).durations, 1.0)
     assert longest_ms is not None
     assert max(1.0, duration_ms) <= longest_ms * (1 + 1e-9)
     assert longest_ms <= max(1.0, duration_ms) * 2**0.25 * (1 + 1e-9)
@@ -31,7 +32,7 @@ def test_percentiles_are_at_most_19_percent_above_the_exact_ones() -> None:
     assert all_.epochs == 1000
     for share in (0.5, 0.99):
         exact = durations[round(share * 1000) - 1]
-        estimate = all_.duration_ms(share)
+        estimate = percentile(all_.durations, share)
         assert estimate is not None
         assert exact <= estimate <= exact * 1.2
 
@@ -40,20 +41,20 @@ def test_latencies_have_percentiles_of_their_own() -> None:
     latencies = Counter({duration_class(100.0): 98, duration_class(4000.0): 2})
     some = Tally(epochs=2, durations=Counter({duration_class(5.0): 2}), latencies=latencies)
     some.add(Tally(latencies=Counter({duration_class(100.0): 1})))
-    assert some.latency_ms(0.5) == pytest.approx(100, rel=0.2)
-    assert some.latency_ms(0.99) == pytest.approx(4000, rel=0.2)
-    assert some.duration_ms(0.99) == pytest.approx(5, rel=0.2)
-    assert Tally.of(some.body()) == some
+    assert percentile(some.latencies, 0.5) == pytest.approx(100, rel=0.2)
+    assert percentile(some.latencies, 0.99) == pytest.approx(4000, rel=0.2)
+    assert percentile(some.durations, 0.99) == pytest.approx(5, rel=0.2)
+    assert read(Tally, plain(some)) == some
 
 
 def test_rows_of_earlier_versions_have_no_latencies() -> None:
-    body = Tally(epochs=1).body()
+    body = plain(Tally(epochs=1))
     del body["latencies"]
-    assert Tally.of(body).latency_ms(0.5) is None
+    assert percentile(read(Tally, body).latencies, 0.5) is None
 
 
 def test_no_epoch_has_no_percentile() -> None:
-    assert Tally().duration_ms(0.5) is None
+    assert percentile({}, 0.5) is None
 
 
 def test_the_newest_lag_of_each_topic_counts() -> None:
@@ -61,7 +62,6 @@ def test_the_newest_lag_of_each_topic_counts() -> None:
     earlier.add(Tally(epochs=1))
     earlier.add(Tally(lag={"in": 3}))
     assert earlier.lag == {"in": 3, "more": 1}
-    assert Tally.of(earlier.body()) == earlier
 
 
 def test_a_moment_has_a_short_and_a_long_interval() -> None:

@@ -35,7 +35,7 @@ from clonos_api.reconcile.decisions import (
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFacts
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet, Placement, has_room, place
 from clonos_api.reconcile.states import failures, stopping
-from clonos_api.store.planned_moves import Moving
+from clonos_api.store.columns import Moving
 
 # Standbys that may fail before one is READY.
 MAX_STANDBYS: Final = 3

@@ -7,7 +7,6 @@ runs in this process and receives them one at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.selectable import TableValuedAlias
 
+from clonos_api.store.columns import plain
 from clonos_api.store.tables import Base
 
 Row = Mapping[str, Any]
@@ -67,15 +67,9 @@ async def _write(
     dialect = session.get_bind().dialect.name
     statement = make(dialect, of, tuple(rows[0]), keys, replace, add)
     if dialect == "postgresql":
-        await session.execute(
-            statement, {"rows": [{name: _json(value) for name, value in row.items()} for row in rows]}
-        )
+        await session.execute(statement, {"rows": plain(rows)})
     else:
         await session.execute(statement, [{f"_{name}": value for name, value in row.items()} for row in rows])
-
-
-def _json(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
 
 
 @cache

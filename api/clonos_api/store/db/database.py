@@ -399,6 +399,7 @@ def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> 
     }
     engine = create_async_engine(
         url,
+        json_deserializer=_json_text,
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=wait_s,
@@ -412,6 +413,11 @@ def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> 
     )
     event.listen(engine.sync_engine, "checkout", _checked_out)
     return engine
+
+
+def _json_text(text: str | bytes) -> str | bytes:
+    """JSON as it is stored: `columns.Json` parses it."""
+    return text
 
 
 def _checked_out(connection: Any, _record: Any, _proxy: Any) -> None:
@@ -435,6 +441,7 @@ def _sqlite_engine(
         raise SpecError("SQLite needs a file.", hint="use sqlite+aiosqlite:///FILE.")
     engine = create_async_engine(
         url,
+        json_deserializer=_json_text,
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=wait_s,
