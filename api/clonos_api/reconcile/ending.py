@@ -13,6 +13,7 @@ from clonos.resources.failures import new_failure
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode
 from clonos_api.reconcile import checking, saving
 from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.isolated import Isolated, isolated_part
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.operations import Completed, Failed, Progress, judge, overtaken
 from clonos_api.reconcile.transitions import Intent
@@ -50,8 +51,9 @@ async def read(session: AsyncSession) -> list[Pending]:
     loaded = []
     for row in rows:
         job, run = of_jobs.get(row.job or "", (None, None))
-        savepoint = await _savepoint(session, row)
-        loaded.append(Pending(row, job, run, savepoint, hosts.get(row.id), await _cluster(session, row)))
+        with Isolated("operation", row.id):
+            savepoint = await _savepoint(session, row)
+            loaded.append(Pending(row, job, run, savepoint, hosts.get(row.id), await _cluster(session, row)))
     return loaded
 
 
@@ -122,17 +124,22 @@ async def expire(session: AsyncSession) -> int:
     """Mark operations whose deadline has passed as failed, end their host tasks, and return their number."""
     rows = await operations.expire(session)
     for row in rows:
-        waiting = await tasks.open_of_operation(session, row.id)
-        if row.kind in _COPIES:
-            savepoint = await session.get(SavepointRow, row.arguments.savepoint, populate_existing=True)
-            if savepoint is not None:
-                assert row.failure is not None
-                await saving.give_up(session, savepoint, [task.host for task in waiting], row.failure)
-        cluster = await _cluster(session, row)
-        if cluster is not None and cluster.state == ClusterState.CHECKING and row.failure is not None:
-            await clusters.fail(session, cluster, row.failure)
+        async with isolated_part(session, "operation", row.id):
+            await _give_up(session, row)
         await _end_tasks(session, row)
     return len(rows)
+
+
+async def _give_up(session: AsyncSession, row: OperationRow) -> None:
+    assert row.failure is not None
+    if row.kind in _COPIES:
+        waiting = await tasks.open_of_operation(session, row.id)
+        savepoint = await session.get(SavepointRow, row.arguments.savepoint, populate_existing=True)
+        if savepoint is not None:
+            await saving.give_up(session, savepoint, [task.host for task in waiting], row.failure)
+    cluster = await _cluster(session, row)
+    if cluster is not None and cluster.state == ClusterState.CHECKING:
+        await clusters.fail(session, cluster, row.failure)
 
 
 async def _end_tasks(session: AsyncSession, operation: OperationRow) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 
@@ -31,3 +33,11 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         self.failed = True
         _log.error("not-reconciled", **self._subject, exc_info=error)
         return True
+
+
+@contextlib.asynccontextmanager
+async def isolated_part(session: AsyncSession, kind: str, name: str) -> AsyncIterator[None]:
+    """A part of a transaction that is rolled back, and logged, if it fails; the rest continues."""
+    with Isolated(kind, name):
+        async with session.begin_nested():
+            yield

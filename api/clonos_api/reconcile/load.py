@@ -57,6 +57,7 @@ class JobCase:
     standbys: list[tuple[StandbyRow, RunRow]] = field(default_factory=list)
     successor: RunRow | None = None  # run that takes over in a planned move
     successor_claimed: bool = False  # whether a driver of `successor` has claimed the causal log
+    next_stored: bool = True  # `JobFacts.next_stored`
     previous_stored: bool = True  # `JobFacts.previous_stored`
     epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
     claimed_at: datetime | None = None  # time of the newest claim of `run`; loaded only for a planned move
@@ -97,6 +98,7 @@ class JobCase:
             relocatable=not local and standby.mode != "none",
             prefers_pool=start is None and self._pool_eligible(),
             planned_move=row.moving,
+            next_stored=self.next_stored,
             previous_stored=self.previous_stored,
             successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
             cluster=self.cluster(),
@@ -268,6 +270,7 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
     await _load_moves(session, cases)
     for case in list(cases):
         with Isolated("job", case.job.id) as isolated:
+            await _load_next(session, case)
             await _load_planners(session, case)
         if isolated.failed:
             cases.remove(case)
@@ -399,6 +402,13 @@ async def _load_moves(session: AsyncSession, cases: list[JobCase]) -> None:
             case.successor_claimed = True
             if run_id == case.job.run:
                 case.epochs, case.claimed_at = int(epochs), claimed_at
+
+
+async def _load_next(session: AsyncSession, case: JobCase) -> None:
+    """Adds whether the version is stored with which the job continues after its run."""
+    following = case.run.spec.next if case.run is not None else None
+    if following is not None:
+        case.next_stored = following.version in await _stored(session, case.job.id, {following.version})
 
 
 async def _load_planners(session: AsyncSession, case: JobCase) -> None:

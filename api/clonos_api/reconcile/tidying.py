@@ -17,6 +17,7 @@ from clonos.resources.jobs import JobState
 from clonos.resources.recovery_descriptions import PLANNED
 from clonos.resources.verification import VERIFY
 from clonos_api.reconcile.deadlines import RECOVER_S
+from clonos_api.reconcile.isolated import Isolated, isolated_part
 from clonos_api.reconcile.saving import IN_PROGRESS
 from clonos_api.reconcile.states.failures import savepoint_given_up
 from clonos_api.store import clusters, jobs, operations, recoveries, runs, savepoints, tasks
@@ -30,7 +31,11 @@ EVERY_S: Final = 5.0
 async def tidy(session: AsyncSession) -> int:
     """Ends savepoints, host tasks, runs and recoveries that would otherwise wait forever; returns their number."""
     ended = await _recoveries(session)  # first: it locks jobs, and then the others lock runs
-    needed = {row.id: row.arguments.savepoint for row in await operations.in_progress(session)}
+    needed: dict[str, str | None] = {}
+    for row in await operations.in_progress(session):
+        needed[row.id] = None
+        with Isolated("operation", row.id):
+            needed[row.id] = row.arguments.savepoint
     ended += await _savepoints(session, set(needed.values())) + await _tasks(session, set(needed))
     return ended + await _lost_runs(session)
 
@@ -41,8 +46,9 @@ async def _savepoints(session: AsyncSession, needed: set[str | None]) -> int:
     ended = 0
     for row, state in (await session.execute(query.where(SavepointRow.state.in_(IN_PROGRESS)))).all():
         if row.id not in needed and state != JobState.STOPPING:
-            await savepoints.fail(session, row, savepoint_given_up())
-            ended += 1
+            async with isolated_part(session, "savepoint", row.id):
+                await savepoints.fail(session, row, savepoint_given_up())
+                ended += 1
     return ended
 
 
@@ -50,10 +56,11 @@ async def _tasks(session: AsyncSession, needed: set[str]) -> int:
     """Tasks whose operation has ended, or whose savepoint does not need them."""
     ended = 0
     for task in (await session.scalars(select(TaskRow).where(TaskRow.ended_at.is_(None)))).all():
-        savepoint = await session.get(SavepointRow, task.subject.savepoint)
-        waits = task.kind in (clusters.CHECK, VERIFY) or (savepoint is not None and savepoint.state in IN_PROGRESS)
-        if not waits or (task.operation is not None and task.operation not in needed):
-            ended += await tasks.end(session, task)
+        async with isolated_part(session, "task", task.id):
+            savepoint = await session.get(SavepointRow, task.subject.savepoint)
+            waits = task.kind in (clusters.CHECK, VERIFY) or (savepoint is not None and savepoint.state in IN_PROGRESS)
+            if not waits or (task.operation is not None and task.operation not in needed):
+                ended += await tasks.end(session, task)
     return ended
 
 
@@ -66,10 +73,12 @@ async def _lost_runs(session: AsyncSession) -> int:
         RunRow.spec["desired"].as_string() == "ABSENT",
         HostRow.state == HostState.LOST,
     )
-    rows = (await session.scalars(query.where(*discarded))).all()
-    for run in rows:
-        await runs.lose(session, run)
-    return len(rows)
+    lost = 0
+    for run in (await session.scalars(query.where(*discarded))).all():
+        async with isolated_part(session, "run", run.id):
+            await runs.lose(session, run)
+            lost += 1
+    return lost
 
 
 async def _recoveries(session: AsyncSession) -> int:
@@ -83,10 +92,11 @@ async def _recoveries(session: AsyncSession) -> int:
         job = await session.get_one(JobRow, job_id, populate_existing=True)
         if row.ended_at is not None:
             continue
-        outcome = await _outcome(session, row, job, moment)
-        if outcome is not None:
-            await recoveries.end(session, row, outcome)
-            ended += 1
+        async with isolated_part(session, "recovery", recovery):
+            outcome = await _outcome(session, row, job, moment)
+            if outcome is not None:
+                await recoveries.end(session, row, outcome)
+                ended += 1
     return ended
 
 

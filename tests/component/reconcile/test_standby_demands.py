@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from clonos.resources.hosts import NextRun
+from clonos.resources.jobs import JobState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.decide import decide
+from clonos_api.reconcile.decisions import Transition
+from clonos_api.reconcile.facts import HostFacts
 from clonos_api.reconcile.load import load
+from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.standby_demands import load_standby_demands
-from clonos_api.store import jobs, recoveries
+from clonos_api.store import jobs, recoveries, runs
 from clonos_api.store.columns import plain
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
@@ -134,3 +140,20 @@ async def test_a_recovery_counts_until_it_ends_or_takes_long(database: Database)
     async with database.transaction() as session:
         await recoveries.end(session, await session.get_one(RecoveryRow, recent.id), "COMPLETED")
     assert not await recovery_open(database, recent.job)
+
+
+async def test_a_job_whose_next_version_was_removed_fails_and_says_so(database: Database) -> None:
+    """Otherwise each round ends with the same error, and the job waits for ever."""
+    async with database.transaction() as session:
+        job = await job_row(session)
+        run = await run_row(session, job)
+        run = await runs.change_spec(session, run, desired="ABSENT", next=NextRun(version=9))
+        await session.execute(update(JobRow).where(JobRow.id == job.id).values(state="RECOVERING", run=run.id))
+    async with database.reading() as session:
+        snapshot = await load(session)
+    case = next(case for case in snapshot.cases if case.job.id == job.id)
+    fleet = Fleet([HostFacts(id="a", name="a", slots=4)])
+    (decision,) = decide(*case.facts(LOCATIONS), fleet, snapshot.now)
+    assert isinstance(decision, Transition)
+    assert (decision.to, decision.failure.error) == (JobState.FAILED, "not-found")
+    assert f"clonos job start {job.name}" in decision.failure.hint

@@ -17,7 +17,7 @@ from clonos_api.reconcile.tidying import tidy
 from clonos_api.store import events, hosts, jobs, operations, recoveries, runs, savepoints, standbys, tasks
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
-from clonos_api.store.tables import HostRow, JobRow, RecoveryRow, RunRow, SavepointRow, StandbyRow
+from clonos_api.store.tables import HostRow, JobRow, OperationRow, RecoveryRow, RunRow, SavepointRow, StandbyRow
 from support.stored import EventFile, host_row, ingest, job_row, run_row, run_spec
 
 pytestmark = pytest.mark.anyio
@@ -205,3 +205,25 @@ async def test_a_standby_that_is_taking_over_does_not_stay_so(database: Database
         standby = await session.get(StandbyRow, run.id)
         assert standby is not None
         assert standby.state == ("PROMOTED" if how == "works" else "FAILED")
+
+
+async def test_a_row_that_cannot_be_read_does_not_stop_the_others(database: Database) -> None:
+    broken = await a_recovery(database, state=JobState.STOPPED)
+    savepoint = await a_savepoint(database, "IN_PROGRESS")
+    async with database.transaction() as session:
+        bad = {"unknown": 1}
+        await session.execute(update(RecoveryRow).where(RecoveryRow.id == broken.id).values(body=bad))
+        operation = await operations.begin(session, "savepoint", timeout_s=0.01, by="ada")
+        await session.execute(update(OperationRow).where(OperationRow.id == operation.id).values(arguments=[1]))
+        agent = await host_row(session)
+        task = await tasks.create(session, agent.id, "savepoint", {"savepoint": [1]})
+    other = await a_recovery(database, state=JobState.STOPPED)
+    await tidied(database)
+    async with database.reading() as session:
+        assert (await recoveries.get(session, other.job, other.id)).ended_at is not None
+        assert (await savepoints.get(session, savepoint.id)).state == "FAILED"
+        assert (await session.get_one(RecoveryRow, broken.id)).ended_at is None
+        assert (await tasks.get(session, task.id)).ended_at is None
+        assert operation.id not in {pending.operation.id for pending in await ending.read(session)}
+    async with database.transaction() as session:
+        assert await ending.expire(session) == 1

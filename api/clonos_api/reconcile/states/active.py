@@ -114,6 +114,8 @@ def _until_running(
     if run is None or run.discarded:
         if job.start_error:
             return [Transition(JobState.FAILED, failure=failures.start_point_missing(job.start_error))]
+        if not job.next_stored:
+            return [Transition(JobState.FAILED, failure=failures.version_missing(job.name))]
         return _place(job, fleet, within_s)
     claim = _first_claim(job, run)
     if run.done:

@@ -8,6 +8,7 @@ from clonos.errors import (
     HostLost,
     MoveFailed,
     NoHost,
+    NotFound,
     Overtaken,
     SavepointGivenUp,
     StartPointMissing,
@@ -44,6 +45,16 @@ def deadline_passed(what: str, run: RunFacts) -> Failure:
 def start_point_missing(why: str) -> Failure:
     """Returns the failure of a start from an older point that is not available."""
     return new_failure(StartPointMissing, why)
+
+
+def version_missing(job: str) -> Failure:
+    """Returns the failure of a job whose next run has a version that is not stored any more."""
+    return new_failure(
+        NotFound,
+        f"The version of job {job} that was to continue with its epochs in doubt is not stored any more.",
+        kept="the checkpoint and the causal log are unchanged.",
+        hint=f"start the job with its present version: `clonos job start {job}`.",
+    )
 
 
 def not_moved(why: str, cause: Failure | None = None) -> Failure:
