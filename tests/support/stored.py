@@ -99,13 +99,17 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
     """Ingest lines of one run's event file; the byte up to which the file is known."""
     locked = await pushed.lock(session, events=[run])
     batch = EventsBatch(run=run, offset=offset, lines=list(lines), gap=gap)
-    return _offset((await epochs.ingest_all(session, locked, [batch]))[0])
+    ends = await epochs.ingest_all(session, locked, [batch])
+    await pushed.write(session, locked)
+    return _offset(ends[0])
 
 
 async def push_log(session: AsyncSession, run: str, offset: int, text: str, *, gap: bool = False) -> int:
     """Store a piece of one run's log; the byte up to which the log is known."""
     locked = await pushed.lock(session, logs=[run])
-    return _offset((await logs.push_all(session, locked, [LogBatch(run=run, offset=offset, text=text, gap=gap)]))[0])
+    ends = await logs.push_all(session, locked, [LogBatch(run=run, offset=offset, text=text, gap=gap)])
+    await pushed.write(session, locked)
+    return _offset(ends[0])
 
 
 def _offset(result: int | ClonosError) -> int:

@@ -128,6 +128,7 @@ async def push_all(host: IdPath, body: Push, caller: AgentCaller, replica: Repli
         )
         ends = await epochs.ingest_all(session, locked, body.events)
         logged = await logs.push_all(session, locked, body.logs)
+        await pushed.write(session, locked)
         taken = PushResult(
             events=[_taken(batch.run, end) for batch, end in zip(body.events, ends, strict=True)],
             logs=[_taken(batch.run, end) for batch, end in zip(body.logs, logged, strict=True)],

@@ -71,7 +71,6 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
     """
     ends: list[int | ClonosError] = []
     jobs: dict[str, _Ingestion] = {}
-    offsets = []
     for piece in pieces:
         await asyncio.sleep(0)  # a push has many runs; heartbeats must not wait for all of them
         run = locked.runs.get(piece.run)
@@ -93,13 +92,12 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
         if end == run.events_offset:
             continue
         facts = fold(run.ingest_state, read)
-        offsets.append({"id": run.id, "events_offset": end, "ingest_state": run.ingest_state})
+        run.events_offset, run.changed = end, True
         ingestion = jobs.setdefault(
             run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics or JobFigures())
         )
         await ingestion.take(run, facts)
-    if offsets:
-        await update_all(session, RunRow, offsets, keys=("id",))
+    if jobs:
         await _write(session, list(jobs.values()))
     return ends
 

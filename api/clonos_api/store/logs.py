@@ -18,9 +18,9 @@ from clonos.resources.hosts import LogBatch
 from clonos.resources.jobs import LogLines
 from clonos.telemetry.driver_events import storable
 from clonos.telemetry.redaction import redact_text
-from clonos_api.store.db.bulk import insert_all, update_all
+from clonos_api.store.db.bulk import insert_all
 from clonos_api.store.pushed import Locked
-from clonos_api.store.tables import LogChunkRow, RunRow
+from clonos_api.store.tables import LogChunkRow
 
 CURSOR: Final = r"^[0-9]{1,18}:[0-9]{1,18}$"
 KEPT_BYTES: Final = 4 * 1024 * 1024  # of one run; retention applies the same limit to all runs of a job
@@ -40,7 +40,7 @@ async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogBa
     that they are lost.
     """
     ends: list[int | ClonosError] = []
-    chunks, offsets, long = [], [], []
+    chunks, long = [], []
     for piece in pieces:
         await asyncio.sleep(0)  # as in `epochs.ingest_all`
         run = locked.runs.get(piece.run)
@@ -57,11 +57,10 @@ async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogBa
         if end > start:
             fresh = redact_text(storable(sent[start - piece.offset :].decode("utf-8", "replace")))
             chunks.append({"job": run.job, "run": run.id, "offset": start, "size": end - start, "text": fresh})
-        offsets.append({"id": run.id, "log_offset": end})
+        run.log_offset, run.changed = end, True
         if end // _TRIM_BYTES != have // _TRIM_BYTES:
             long.append((run, end))
     await insert_all(session, LogChunkRow, chunks)
-    await update_all(session, RunRow, offsets, keys=("id",))
     for run, end in long:
         old = delete(LogChunkRow).where(
             LogChunkRow.job == run.job, LogChunkRow.run == run.id, LogChunkRow.offset < end - KEPT_BYTES

@@ -1,6 +1,7 @@
-"""Locks the rows that a push of an agent changes, of several runs at once.
+"""Locks the rows that a push of an agent changes, of several runs at once, and writes those of the runs.
 
 Jobs are locked before runs, both by id, as in the whole store. The lock of a job serialises concurrent pushes for it.
+`epochs` and `logs` write the other tables, each with one statement for the whole push.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store.columns import IngestState, JobFigures
+from clonos_api.store.db.bulk import update_all
 from clonos_api.store.tables import HostRow, JobRow, RunRow
 
 
@@ -25,9 +27,9 @@ class LockedJob:
     metrics: JobFigures | None  # as in `JobRow`
 
 
-@dataclass(frozen=True)
+@dataclass
 class LockedRun:
-    """The columns of a locked run that ingestion needs."""
+    """The columns of a locked run that ingestion needs; `write` stores the offsets and the state."""
 
     id: str
     job: str
@@ -37,6 +39,7 @@ class LockedRun:
     log_offset: int  # bytes of the log that are stored
     checkpoint_bytes: dict[str, int] | None  # query → bytes, the agent's newest measurement
     host: str  # name of the run's host
+    changed: bool = False  # whether the push has something new of the run
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,10 @@ async def lock(
         .with_for_update(key_share=True, of=RunRow)
     )
     return Locked(jobs, {row.id: LockedRun(*row) for row in await session.execute(query)})
+
+
+async def write(session: AsyncSession, locked: Locked) -> None:
+    """Store how far the events and logs of the runs are stored."""
+    names = ("id", "events_offset", "ingest_state", "log_offset")
+    rows = [{name: getattr(run, name) for name in names} for run in locked.runs.values() if run.changed]
+    await update_all(session, RunRow, rows, keys=("id",))

@@ -262,7 +262,7 @@ async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
 
         async def waits() -> bool:
             row = await users.job()
-            return row.state == "RECOVERING" and (row.failure or {}).get("error") == "no-host"
+            return row.state == "RECOVERING" and row.failure is not None and row.failure.error == "no-host"
 
         await eventually(waits, "it waits")
         row = await users.job()
@@ -321,7 +321,7 @@ async def test_a_start_after_one_from_a_missing_point_continues_from_the_own_che
     async with reconciling(database, placing), running_hosts(database, "a"):
         await users.submit(start=False)
         await users.ended(await users.ask("start", start_from=StartFrom(savepoint="gone")))
-        assert ((await users.until("FAILED")).failure or {})["error"] == "start-point-missing"
+        assert (await users.until("FAILED")).failure.error == "start-point-missing"
         assert (await users.ended(await users.ask("start"))).state == "COMPLETED"
 
 
@@ -376,7 +376,8 @@ async def test_a_missing_host_is_reported_and_the_job_starts_on_the_first_host(
         await users.submit()
 
         async def reported() -> bool:
-            return ((await users.job()).failure or {}).get("what") == "No host is registered."
+            failure = (await users.job()).failure
+            return failure is not None and failure.what == "No host is registered."
 
         await eventually(reported, "the job reports its reason to wait")
         token = (await users.job()).row_version
