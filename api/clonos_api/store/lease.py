@@ -187,7 +187,7 @@ class Leader:
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
             async with (
                 asyncio.timeout(self._ttl_s - MARGIN_S),
-                self._database.transaction(origin=Origin.LEASE) as session,
+                self._database.statements(origin=Origin.LEASE) as session,
             ):
                 if self._fencing_token is None:
                     fencing_token = await acquire(session, self._holder, ttl_s=self._ttl_s)

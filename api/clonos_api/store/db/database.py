@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import event, func, text
+from sqlalchemy import event, func, literal, text, union_all
 from sqlalchemy import select as select_rows
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
@@ -49,6 +49,9 @@ _LOCK_MS: Final = 5_000
 # renewing their leases through the other replicas, and their hosts would be marked lost.
 _IDLE_MS: Final = 2_000
 _WATCH_S: Final = 0.25
+_REVISIONS: Final = union_all(
+    select_rows(literal(EVENTS), func.coalesce(func.max(EventRow.seq), 0)), select_rows(HostRow.id, HostRow.revision)
+)
 _FLUSH_S: Final = 1.0
 _FAULT_PAUSE_S: Final = 10.0
 _REFUSAL_S: Final = 10.0
@@ -250,12 +253,13 @@ class Database:
             yield session
 
     @asynccontextmanager
-    async def statements(self) -> AsyncIterator[AsyncSession]:
-        """A session for single statements of agents, on PostgreSQL only.
+    async def statements(self, *, origin: Origin = Origin.AGENT) -> AsyncIterator[AsyncSession]:
+        """A session for single statements; on PostgreSQL each commits immediately, without further round trips.
 
-        Each statement commits immediately and does not wake waiting requests (`notifier`).
+        They do not wake waiting requests (`notifier`).
         """
-        async with self._reading(self._engines[Origin.AGENT]) as session:
+        postgresql = self.dialect == "postgresql"
+        async with self._reading(self._engines[origin]) if postgresql else self.transaction(origin=origin) as session:
             yield session
 
     @asynccontextmanager
@@ -297,9 +301,8 @@ class Database:
             with contextlib.suppress(DatabaseUnavailable):
                 before = self.notifier.seen()
                 async with self.reading() as session:
-                    newest = (await session.execute(select_rows(func.max(EventRow.seq)))).scalar()
-                    hosts = (await session.execute(select_rows(HostRow.id, HostRow.revision))).all()
-                self.notifier.correct(before, {EVENTS: newest or 0, **dict(hosts)})
+                    current = dict((await session.execute(_REVISIONS)).all())
+                self.notifier.correct(before, current)
             await asyncio.sleep(_WATCH_S)
 
     async def _close_session(self, session: AsyncSession) -> None:
