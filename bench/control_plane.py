@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--epoch-s", type=float, default=EPOCH_S, help="from one epoch of a job to the next")
-    parser.add_argument("--no-users", action="store_true", help="nobody lists, starts or stops jobs meanwhile")
+    parser.add_argument("--no-users", action="store_true", help="nobody lists, starts or stops jobs")
     parser.add_argument("--profiler", type=shlex.split, default=[], metavar="COMMAND", help="wraps the service")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the exit stops the processes started here
