@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def _settings_error(error: ValueError) -> SpecError | None:
-    """The error about invalid environment variables; None if `error` has another cause."""
+    """Return the error about invalid environment variables; None if `error` has another cause."""
     from pydantic import ValidationError
 
     from clonos.documents import describe_problem

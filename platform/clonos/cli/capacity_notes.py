@@ -20,7 +20,7 @@ _BUSY: Final = 0.85
 
 
 def capacity_notes(hosts: Sequence[Host], *, standbys: int) -> list[str]:
-    """What a user should know before another job runs on these hosts.
+    """List what a user should know before another job runs on these hosts.
 
     Args:
         hosts: All hosts.
@@ -71,7 +71,7 @@ def _busy(capacity: HostCapacity) -> str:
 
 
 def _all(capacities: dict[str, HostCapacity | None], problem: Callable[[HostCapacity], str]) -> str:
-    """The problems of the hosts, if each host has one."""
+    """Return the problems of the hosts, if each host has one."""
     problems = [
         f"{name} {text}"
         for name, capacity in capacities.items()

@@ -84,7 +84,7 @@ def cat(
 
 
 def record_filter(epoch: str | None, query: str | None, partitions: Sequence[int] | None, kinds: str | None) -> Keep:
-    """The filter of ``cat``'s options: a record passes if it matches all of them. None: no such condition.
+    """Build the filter of ``cat``'s options: a record passes if it matches all of them. None: no such condition.
 
     Args:
         epoch: An epoch (``12``) or a range (``10..12``).

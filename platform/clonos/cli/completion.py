@@ -61,7 +61,7 @@ def contexts(incomplete: str) -> list[str]:
 
 
 def _offered(ctx: typer.Context, incomplete: str, names: Callable[[Client], list[str]]) -> list[str]:
-    """The names that begin with `incomplete`; none if the control plane does not answer."""
+    """Return the names that begin with `incomplete`; none if the control plane does not answer."""
     from clonos.client import Client
     from clonos.client.contexts import resolve
     from clonos.errors import ClonosError

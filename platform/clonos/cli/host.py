@@ -154,7 +154,7 @@ def wait(
 
 
 def _ready_in_s(client: Client, job: str) -> float | None:
-    """The control plane's estimate of the seconds until the standby of a job is READY."""
+    """Return the control plane's estimate of the seconds until the standby of a job is READY."""
     forecasts = (row.forecast for row in client.health.status().jobs if row.id == job)
     return next((forecast.ready_in_s for forecast in forecasts if forecast is not None), None)
 

@@ -209,7 +209,7 @@ def _columns(status: JobStatus, now: float) -> _Cells:
 
 
 def _lag(query: QueryStatus) -> str:
-    """The lag per topic, largest first."""
+    """Return the lag per topic, largest first."""
     largest = sorted(query.lag.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{topic} {records:,}" for topic, records in largest[:_TOPICS])
     more = f" +{len(largest) - _TOPICS} topics" if len(largest) > _TOPICS else ""
@@ -260,7 +260,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def ending(status: JobStatus, *, now: float | None = None) -> Text:
-    """The summary line after the run: state, duration up to `now` (seconds since 1970; default: now) and counts."""
+    """Return the line after the run: state, duration up to `now` (seconds since 1970; default: now) and counts."""
     summary = status.summary(now=now)
     figures = [
         f"{summary.epochs:,} epochs",
@@ -282,7 +282,7 @@ def ending(status: JobStatus, *, now: float | None = None) -> Text:
 
 
 def span(seconds: float) -> str:
-    """A readable duration: ``8s``, ``2m 03s``, ``5h 07m``, ``3d 4h``."""
+    """Format a duration: ``8s``, ``2m 03s``, ``5h 07m``, ``3d 4h``."""
     whole = max(0, int(seconds))
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

@@ -159,7 +159,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
 
 
 def _other_context(home: Path) -> str | None:
-    """The current context, if commands reach it and not the platform below `home`."""
+    """Return the current context, if commands reach it and not the platform below `home`."""
     from clonos.client.contexts import Contexts, resolve
     from clonos.client.credentials import Credentials
     from clonos.settings import Settings

@@ -216,7 +216,7 @@ def _stored_name(name: str) -> str:
 
 
 def _address(url: str) -> str:
-    """The address of a control plane without its path; raises `SpecError` if a token must not be sent there."""
+    """Return the address of a control plane without its path; raises `SpecError` if a token must not be sent there."""
     from urllib.parse import urlsplit
 
     from clonos.client.responses import refuse_plain_http
@@ -238,12 +238,12 @@ def _address(url: str) -> str:
 
 
 def _name_of(api: str) -> str:
-    """The default name of a context: host name and port, in the characters of a name."""
+    """Return the default name of a context: host name and port, in the characters of a name."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", api.partition("://")[2]).strip("-.")
 
 
 def _secret(token: str | None) -> str:
-    """The token of the option, of standard input or of the user's answer."""
+    """Read the token from the option, from standard input or from the user's answer."""
     if token is None and not _is_terminal():
         raise SpecError(
             "There is no token, and no terminal to ask for it.",
@@ -269,7 +269,7 @@ def _is_terminal() -> bool:
 
 
 def _id_of(token: str) -> str:
-    """The id in a token, which is not secret; empty if the text does not have the form of a token."""
+    """Return the id in a token, which is not secret; empty if the text does not have the form of a token."""
     match = re.fullmatch(r"clonos_([A-Za-z0-9]{1,16})_[!-~]+", token)
     return match[1] if match else ""
 

@@ -99,7 +99,7 @@ def logs(
 
 
 def text_of(shown: LogEntry | EpochSpan) -> Text:
-    """An entry with its lines of continuation, or a span of epochs, as readable text."""
+    """Return an entry with its lines of continuation, or a span of epochs, as readable text."""
     from rich.text import Text
 
     from clonos.telemetry.log_entries import PROCESSES, EpochSpan
@@ -119,7 +119,7 @@ def text_of(shown: LogEntry | EpochSpan) -> Text:
 
 
 def _clock(moment: datetime | None) -> str:
-    """A time in the zone of this machine; with the date, unless it is today."""
+    """Return a time in the zone of this machine; with the date, unless it is today."""
     if moment is None:
         return " " * 8
     local = moment.astimezone()

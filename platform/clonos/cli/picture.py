@@ -88,7 +88,7 @@ def _cluster(client: Client, job: Job) -> Cluster | None:
 
 
 def _run(client: Client, job: Job) -> Run | None:
-    """The driver's run. The newest run often belongs to a standby."""
+    """Return the driver's run. The newest run often belongs to a standby."""
     if job.run is None:
         return None
     try:
@@ -270,7 +270,7 @@ def _draw(client: Client, job: str, out: Console) -> Job:
 
 
 def _refresh(client: Client, job: str, before: Inspection) -> Inspection:
-    """The current data, or `before` if the control plane is unavailable for a moment."""
+    """Return the current data, or `before` if the control plane is unavailable for a moment."""
     try:
         return fetch(client, job)
     except ClonosError as error:

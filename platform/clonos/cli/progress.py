@@ -289,7 +289,7 @@ def working(call: Call, job: str) -> None:
 
 
 def _awaited(client: Client, job: Job, *, may_have_no_input: bool) -> list[str]:
-    """The queries that neither finished an epoch nor reported that they have no input."""
+    """Return the queries that neither finished an epoch nor reported that they have no input."""
     run = client.jobs.run(job.id, job.run) if job.run is not None else None
     if run is None or run.awaited is None:
         return [] if may_have_no_input else ["each query"]
@@ -300,7 +300,7 @@ def _awaited(client: Client, job: Job, *, may_have_no_input: bool) -> list[str]:
 
 
 def _starts_usually_s(client: Client) -> float | None:
-    """The usual time in seconds from STARTING to RUNNING, of the newest starts of any jobs."""
+    """Estimate the seconds from STARTING to RUNNING, from the newest starts of any jobs."""
     try:
         events, _ = client.events.newest(_EVENTS, types=["job.state"])
     except ClonosError:
@@ -317,7 +317,7 @@ def _starts_usually_s(client: Client) -> float | None:
 
 
 def _usual_s(client: Client, operation: Operation) -> float | None:
-    """The usual duration of an operation: of the same kind on the same job, else on any job."""
+    """Estimate the duration of an operation: of the same kind on the same job, else on any job."""
     for job in dict.fromkeys((operation.job, None)):
         try:
             newest = client.operations.list(job=job, state="COMPLETED", limit=200).data
@@ -334,7 +334,7 @@ def _usual_s(client: Client, operation: Operation) -> float | None:
 
 
 def _phase(client: Client, operation: Operation) -> str:
-    """The state of the operation's job, or that of the operation."""
+    """Return the state of the operation's job, or that of the operation."""
     if operation.job is not None and operation.kind != "delete":
         try:
             job = client.jobs.get(operation.job)
@@ -346,7 +346,7 @@ def _phase(client: Client, operation: Operation) -> str:
 
 
 def _step(operation: Operation, job: Job) -> str:
-    """What an upgrade waits for while the job runs."""
+    """Say what an upgrade waits for while the job runs."""
     if operation.kind != "upgrade" or job.state != "RUNNING":
         return ""
     if job.observed_version != job.version:

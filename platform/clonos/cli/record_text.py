@@ -41,7 +41,7 @@ _TEXT = 120
 
 
 def printer(job: str, output: Output, entries: int) -> Callable[[Entered], None]:
-    """A function that prints one record of the causal log of `job`; as text, with at most `entries` determinants."""
+    """Return a printer of one record of the causal log of `job`; as text, with at most `entries` determinants."""
     if output is Output.JSON:
         return lambda entered: echo(msgspec.json.encode(export(job, entered)))
     out = console(soft_wrap=True)
@@ -121,7 +121,7 @@ def _summary(record: Record) -> str:
 
 
 def overview_json(job: Overview) -> dict[str, Any]:
-    """The overview of one job's causal log as a JSON object."""
+    """Return the overview of one job's causal log as a JSON object."""
     owner = job.owner
     return {
         "job": job.job,
@@ -139,7 +139,7 @@ def overview_json(job: Overview) -> dict[str, Any]:
 
 
 def overview_table(jobs: Sequence[Overview]) -> Table:
-    """A table of causal logs, with one row per query of each job."""
+    """Return a table of causal logs, with one row per query of each job."""
     table = Table(box=None, pad_edge=False)
     for name in ("job", "owner", "since", "query"):
         table.add_column(name)

@@ -146,7 +146,7 @@ def pool_driver(
     folder: Annotated[Path, typer.Argument(help="Directory of the pool driver, created by its agent.")],
     agent: Annotated[int, typer.Option(help="Process ID of the agent; the pool driver exits with it.")],
 ) -> None:
-    """Internal: warm up without a job, then run the job that the agent assigns (`clonos agent --pool-size`)."""
+    """Warm up without a job, then run the job that the agent assigns (internal: `clonos agent --pool-size`)."""
     from clonos.standby.pool_driver import PoolDriver
 
     driver = PoolDriver(folder, agent)
@@ -159,7 +159,7 @@ def pool_driver(
 
 @contextlib.contextmanager
 def _event_writer(output: TextOutput) -> Iterator[EventHandler]:
-    """A writer of JSON lines on stdout. With JSON output, the job's own prints go to stderr."""
+    """Yield a writer of JSON lines on stdout. With JSON output, the job's own prints go to stderr."""
     from clonos.telemetry.driver_events import as_line
     from clonos.telemetry.printable import printable_json
 

@@ -207,7 +207,7 @@ class AgentApi:
 
 
 def _agent_error(response: httpx.Response) -> ClonosError:
-    """The error of a response, by what the agent must do about it."""
+    """Return the error of a response, by what the agent must do about it."""
     error, status = error_of_response(response), response.status_code
     if isinstance(error, AgentReplaced):
         return error

@@ -48,7 +48,7 @@ class AgentToken:
         self._read = ""  # digest of the newest readable text of `file`
 
     def text(self) -> str:
-        """The token to send.
+        """Return the token to send.
 
         Raises:
             SpecError: The token file cannot be read, is empty, or does not hold a token.

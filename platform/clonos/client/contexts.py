@@ -65,7 +65,7 @@ class Contexts:
     @classmethod
     @contextmanager
     def changing(cls) -> Iterator[Contexts]:
-        """The contexts of the user's file; they are written at the end, unless an exception is raised.
+        """Yield the contexts of the user's file; they are written at the end, unless an exception is raised.
 
         A lock makes other processes wait, so that no change is lost.
 
@@ -96,7 +96,7 @@ class Contexts:
         write_private(file, json.dumps({"current": self.current, "contexts": contexts}, indent=2))
 
     def get(self, name: str) -> Credentials:
-        """The credentials of a context; raises `SpecError` for an unknown one."""
+        """Return the credentials of a context; raises `SpecError` for an unknown one."""
         try:
             return self.stored[name]
         except KeyError:
@@ -133,7 +133,7 @@ def _parse(entry: dict[str, str | None]) -> Credentials:
 def resolve(
     settings: Settings, *, api: str | None = None, token: str | None = None, context: str | None = None
 ) -> Credentials:
-    """The control plane and the token that a command uses.
+    """Choose the control plane and the token that a command uses.
 
     `api` and `token` come first. Then: the context `context`; the credentials file of a ``CLONOS_HOME`` that is set;
     the current context; the credentials file of the default ``CLONOS_HOME``; port 8484 of this machine. A stored token
@@ -157,7 +157,7 @@ def resolve(
 
 
 def _named(settings: Settings, context: str) -> Credentials:
-    """The credentials of a context; those of `LOCAL` need not exist."""
+    """Return the credentials of a context; those of `LOCAL` need not exist."""
     if context != LOCAL:
         return Contexts.read().get(context)
     return Credentials.read(settings.home) or Credentials(DEFAULT_API)
@@ -174,7 +174,7 @@ def _require_same(address: str | None, context: str, chosen: Credentials) -> Non
 
 
 def _at(settings: Settings, address: str) -> Credentials:
-    """The stored credentials of an address; without such, none."""
+    """Return the stored credentials of an address; without such, none."""
     contexts = Contexts.read()
     # The current context first: two contexts may have the same address and different tokens.
     names = sorted(contexts.stored, key=lambda name: name != contexts.current)

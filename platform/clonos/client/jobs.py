@@ -265,7 +265,7 @@ class Jobs(Routes):
         return self._transport.get(Metrics, f"/jobs/{job}/metrics")
 
     def series(self, job: str, span: SeriesRange = "1h") -> Series:
-        """A job's figures over time: records per second, durations of epochs and lag, in intervals."""
+        """Return a job's figures over time: records per second, durations of epochs and lag, in intervals."""
         return self._transport.get(Series, f"/jobs/{job}/series", {"range": span})
 
     def graph(self, job: str) -> JobGraph:

@@ -44,7 +44,7 @@ class Backoff:
         self._current_s = 0.0
 
     def next_s(self, at_least_s: float | None = None) -> float:
-        """The next delay in seconds; it is added to `at_least_s`, such as the ``Retry-After`` of a response."""
+        """Return the next delay in seconds; it is added to `at_least_s`, such as the ``Retry-After`` of a response."""
         self._current_s = min(2 * self._current_s, self.longest_s) or self.first_s
         return (at_least_s or 0.0) + self._current_s * random.uniform(0.5, 1.0)
 
@@ -75,7 +75,7 @@ def on_this_machine(api: str) -> bool:
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """A TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine.
+    """Return a TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine.
 
     Raises:
         SpecError: The file cannot be read, or is not a PEM file with certificates.
@@ -97,7 +97,7 @@ def retry_after_s(response: httpx.Response) -> float | None:
 
 
 def reason_of(error: Exception) -> str:
-    """The text of a connection error; its class name if httpx left the text empty."""
+    """Return the text of a connection error; its class name if httpx left the text empty."""
     return str(error) or type(error).__name__
 
 
@@ -119,7 +119,7 @@ def decode(kind: type[T], content: bytes | str) -> T:
 
 
 def error_of_slug(slug: str, what: str, *, kept: str = "", hint: str = "") -> ClonosError:
-    """The exception of the class in `clonos.errors` with this slug; without such a class, an `ApiError` that names the
+    """Return the exception of the class in `clonos.errors` with this slug; without one, an `ApiError` that names the
     slug.
 
     `what` is what happened, `kept` what was kept safe, `hint` what to do next.

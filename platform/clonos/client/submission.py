@@ -106,7 +106,7 @@ def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None, clus
 
 
 def job_name(file: Path) -> str:
-    """The name in the one ``@clonos.job(name="…")`` of a file.
+    """Return the name in the one ``@clonos.job(name="…")`` of a file.
 
     Raises:
         JobFileInvalid: The file has no job, or several, or the name is computed.

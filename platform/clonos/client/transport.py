@@ -263,7 +263,7 @@ def _is_refused(error: BaseException) -> bool:
 
 
 def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
-    """The refusal of the server's certificate that caused `error`; None if that has another cause."""
+    """Return the refusal of the server's certificate that caused `error`; None if that has another cause."""
     return next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
 
 

@@ -285,7 +285,7 @@ def _check_overlap(file: BinaryIO, members: list[zipfile.ZipInfo], directory_at:
 
 
 def _chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """A member's content. `zipfile` reads at most the size in the entry, and its checksum detects a wrong entry."""
+    """Read a member. `zipfile` reads at most the size in the entry, and its checksum detects a wrong entry."""
     size = 0
     with archive.open(member) as content:
         while chunk := content.read(_CHUNK_BYTES):

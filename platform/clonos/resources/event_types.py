@@ -76,7 +76,7 @@ _LONGEST: Final = 300
 
 
 def sentence_of(kind: str, data: Mapping[str, Any], *, job: str = "", host: str = "") -> str:
-    """The sentence of an event, without a full stop.
+    """Return the sentence of an event, without a full stop.
 
     Args:
         kind: Type of the event.
@@ -113,11 +113,11 @@ class _Fields:
         return "" if value is None else str(value)
 
     def joined(self, before: str, name: str, after: str = "") -> str:
-        """The field with the texts around it; empty if the field is missing."""
+        """Return the field with the texts around it; empty if the field is missing."""
         return f"{before}{self[name]}{after}" if self[name] else ""
 
     def failure(self) -> str:
-        """What failed, as ``: what``; empty if nothing did."""
+        """Say what failed, as ``: what``; empty if nothing did."""
         failure = self.data.get("failure")
         return f": {str(failure.get('what') or failure.get('error')).rstrip('.')}" if isinstance(failure, dict) else ""
 

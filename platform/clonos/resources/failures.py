@@ -47,13 +47,13 @@ def domain_of(kind: type[ClonosError] | ClonosError) -> Domain:
 
 
 def kind_of(slug: str) -> tuple[Domain, bool]:
-    """The domain of the error with this slug, and whether another attempt can succeed."""
+    """Return the domain of the error with this slug, and whether another attempt can succeed."""
     kind = BY_SLUG.get(slug, ClonosError)
     return domain_of(kind), kind.retry
 
 
 def new_failure(kind: type[ClonosError], what: str, **parts: Any) -> Failure:
-    """The REST failure of an error that the control plane reports and no process raised.
+    """Return the REST failure of an error that the control plane reports and no process raised.
 
     Args:
         kind: Class of the error.
@@ -71,7 +71,7 @@ def new_failure(kind: type[ClonosError], what: str, **parts: Any) -> Failure:
 
 
 def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:
-    """The REST failure of an error, with the current time.
+    """Return the REST failure of an error, with the current time.
 
     Args:
         error: The error.
@@ -89,7 +89,7 @@ def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:
 
 
 def reported_failure(report: Report) -> Failure:
-    """The REST failure that an event of a driver reports, with the time of the event.
+    """Return the REST failure that an event of a driver reports, with the time of the event.
 
     A job's code chooses the words of an error, so secrets in them are replaced.
     """

@@ -6,19 +6,19 @@ import datetime as dt
 
 
 def clock(moment: dt.datetime | None) -> str | None:
-    """A time in UTC, such as ``2026-01-31 12:00:00Z``."""
+    """Format a time in UTC, such as ``2026-01-31 12:00:00Z``."""
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ") if moment is not None else None
 
 
 def age(moment: dt.datetime | None, now: dt.datetime | None = None) -> str | None:
-    """The time since `moment`, such as ``3 min 20 s``."""
+    """Format the time since `moment`, such as ``3 min 20 s``."""
     if moment is None:
         return None
     return duration(max(0.0, ((now or dt.datetime.now(dt.UTC)) - moment).total_seconds() * 1000))
 
 
 def duration(ms: float | None) -> str | None:
-    """A duration in its one or two largest units, such as ``350 ms``, ``2 min 5 s`` or ``3 d 4 h``."""
+    """Format a duration in its one or two largest units, such as ``350 ms``, ``2 min 5 s`` or ``3 d 4 h``."""
     if ms is None:
         return None
     if ms < 1000:
@@ -34,7 +34,7 @@ def duration(ms: float | None) -> str | None:
 
 
 def size(count: float | None) -> str | None:
-    """A number of bytes with a unit."""
+    """Format a number of bytes with a unit."""
     if count is None:
         return None
     for unit in ("B", "KiB", "MiB"):
@@ -45,10 +45,10 @@ def size(count: float | None) -> str | None:
 
 
 def number(count: float | None) -> str | None:
-    """A number without decimals, with a space between thousands."""
+    """Format a number without decimals, with a space between thousands."""
     return f"{count:,.0f}".replace(",", " ") if count is not None else None
 
 
 def rate(per_s: float | None) -> str | None:
-    """A number per second without its unit, with one decimal below 10."""
+    """Format a number per second without its unit, with one decimal below 10."""
     return f"{per_s:.1f}" if per_s is not None and 0 < per_s < 10 else number(per_s)

@@ -32,16 +32,16 @@ class HostCapacity(Resource):
     standby_bytes: int | None = Field(None, ge=0, lt=2**53)
 
     def cost_bytes(self, *, standby: bool) -> int | None:
-        """What a driver or a standby takes on the host; None: none has run there yet."""
+        """Return what a driver or a standby takes on the host; None: none has run there yet."""
         return self.standby_bytes if standby else self.driver_bytes
 
     def less(self, size_bytes: int) -> HostCapacity:
-        """The capacity once another process has taken `size_bytes`."""
+        """Return the capacity once another process has taken `size_bytes`."""
         return self.model_copy(update={"available_bytes": max(0, self.available_bytes - size_bytes)})
 
 
 def expected_bytes(host: HostCapacity, hosts: Iterable[HostCapacity], *, standby: bool) -> int | None:
-    """What another driver or standby will take on a host.
+    """Estimate what another driver or standby will take on a host.
 
     Args:
         host: The host.

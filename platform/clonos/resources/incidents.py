@@ -140,7 +140,7 @@ def is_silent(recovery: Recovery) -> bool:
 
 
 def sentence(recovery: Recovery, job_name: str = "", *, silent_for: str | None = None, loss: Loss | None = None) -> str:
-    """What happened in a recovery, as a sentence without a full stop.
+    """Say what happened in a recovery, as a sentence without a full stop.
 
     Args:
         recovery: The recovery.
@@ -159,7 +159,7 @@ def sentence(recovery: Recovery, job_name: str = "", *, silent_for: str | None =
 
 
 def failed(recovery: Recovery) -> str:
-    """What failed, as a clause."""
+    """Say what failed, as a clause."""
     host, failure = recovery.from_host, recovery.failure
     on_host = f" on {host}" if host else ""
     match recovery.cause:
@@ -213,7 +213,7 @@ def _gap(recovery: Recovery, silent_for: str | None) -> str:
 
 
 def downtime_of(returned: QueryReturn) -> str:
-    """The downtime of one query, such as ``350 ms`` or, until it was ready to read, ``350 ms, no input``."""
+    """Return the downtime of one query, such as ``350 ms`` or, until it was ready to read, ``350 ms, no input``."""
     text = duration(returned.downtime_ms)
     if returned.idle or text is None:
         return f"{text}, no input" if text else "no input"
@@ -236,7 +236,7 @@ def loss_of(
     diverged: int,
     verification: Verification | None = None,
 ) -> Loss:
-    """What a recovery lost, from the epochs on both sides of the failure.
+    """Say what a recovery lost, from the epochs on both sides of the failure.
 
     Args:
         recovery: The recovery.
@@ -279,7 +279,7 @@ def loss_of(
 
 
 def _missing(query: QueryContinuity) -> int:
-    """Number of epochs between those on both sides of the failure."""
+    """Count the epochs between those on both sides of the failure."""
     return 0 if query.before is None or query.after is None else max(0, query.after - query.before - 1)
 
 
@@ -324,7 +324,7 @@ def _replay(recovery: Recovery) -> Iterator[str]:
 
 
 def kind_of(recovery: Recovery) -> Kind:
-    """The kind of a recovery: only recoveries of one kind are compared."""
+    """Return the kind of a recovery: only recoveries of one kind are compared."""
     if recovery.cause in PLANNED:
         return "planned move"
     by_cause: dict[str, Kind] = {"restart": "query restart", "rollback": "rollback", "shutdown": "stopped agent"}
@@ -365,7 +365,7 @@ def compare(recovery: Recovery, earlier: Sequence[Recovery]) -> Comparison:
 
 
 def post_mortem(incident: Incident) -> str:
-    """A post-mortem of an incident as Markdown: summary, timeline in UTC, impact, cause, actions, numbers."""
+    """Write a post-mortem of an incident as Markdown: summary, timeline in UTC, impact, cause, actions, numbers."""
     parts = [
         f"# {incident.job_name}: recovery at {clock(incident.started_at)}",
         "## Summary",
@@ -386,7 +386,7 @@ def post_mortem(incident: Incident) -> str:
 
 
 def timeline(incident: Recovery) -> list[tuple[datetime, str]]:
-    """The failure, and the end of each phase, as sentences with their times."""
+    """Return the failure, and the end of each phase, as sentences with their times."""
     steps = [(incident.started_at, f"{_capital(failed(incident))}.")]
     for phase in incident.phases:
         what = PHASES.get(phase.name, f"until the phase {phase.name} ended").removeprefix("until ")

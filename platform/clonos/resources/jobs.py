@@ -49,7 +49,7 @@ class StopMode(StrEnum):
 
 
 def _bounded(text: str) -> str:
-    """The beginning and the end of a text that is longer than all useful ones, such as an exception with a record."""
+    """Cut the middle out of a text that is longer than all useful ones, such as an exception with a record."""
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 1_000]} … {text[-1_000:]}"
 
 
@@ -516,7 +516,7 @@ class LogLines(Resource):
         return len(self.lines) + len(self.entries)
 
     def with_older(self, part: LogLines) -> LogLines:
-        """This part after the older `part`, from where the search may continue."""
+        """Return this part after the older `part`, from where the search may continue."""
         update = {"lines": part.lines + self.lines, "entries": part.entries + self.entries, "older": part.older}
         return self.model_copy(update=update)
 

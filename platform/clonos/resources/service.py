@@ -143,7 +143,7 @@ WARNED_PARTS: Final = 4
 
 
 def warned_within(lifetime: timedelta) -> timedelta:
-    """The last part of the lifetime of a token in which its expiry is reported: a week, or a quarter of a short one.
+    """Return the last part of a token's lifetime, in which its expiry is reported: a week, or a quarter of a short one.
 
     An agent has replaced its token earlier, in the last third.
     """

@@ -51,7 +51,7 @@ def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
 
 
 def from_folder(folder: Path, owner: str) -> Callable[[str], str]:
-    """A function that reads the secrets of an owner: the files in the folder with the owner's name below `folder`.
+    """Return a reader of the secrets of an owner: the files in the folder with the owner's name below `folder`.
 
     Each file is named like its secret. Without an owner (``""``) the files are in `folder` itself. A line break at the
     end of a file is not part of the secret. The function raises `SpecError` for a missing file.
