@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.capacity_notes import show_capacity
 from clonos.cli.checkpoint import starting_point
 from clonos.cli.lint import require_repeatable
 from clonos.cli.options import (
@@ -61,6 +60,7 @@ def submit(
     ] = False,
 ) -> None:
     """Submit a new job: upload its code and start it on a host. `clonos apply` also changes existing jobs."""
+    from clonos.cli.capacity_notes import show_capacity
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobCreate
 
@@ -170,6 +170,7 @@ def _differs(current: Job, change: JobPatch) -> bool:
 
 
 def _create(call: Call, submission: Submission, *, start: bool) -> None:
+    from clonos.cli.capacity_notes import show_capacity
     from clonos.resources.jobs import JobCreate
 
     client = call.client
