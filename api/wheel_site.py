@@ -12,7 +12,7 @@ class DocumentationSite(BuildHookInterface):  # type: ignore[type-arg]
     """Adds ``build/docs`` to wheels as ``clonos_api/documentation``."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the site; an editable installation uses that of the clone."""
+        """Add the site; an editable installation uses the clone's."""
         site = Path(self.root) / "build" / "docs"
         if version == "standard" and (site / "index.html").is_file():
             build_data["force_include"][str(site)] = "clonos_api/documentation"

@@ -71,7 +71,7 @@ def _gaps(home: Path, kills: int) -> dict[str, Any]:
 
 
 def _ratios(figures: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """For each delivery, the cluster's figures divided by those of the local master; for rates the reverse: above 1 is
+    """For each delivery, the cluster's figures divided by the local master's; for rates the reverse: above 1 is
     slower.
     """
     ratios: dict[str, dict[str, float]] = {subject: {} for subject in _ON_CLUSTER}

@@ -149,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turn = config.getoption("--turn") % TURNS
 
     def kind(item: pytest.Item) -> str:
-        """The closest of the marks: a test's own has priority over that of its module."""
+        """The closest of the marks: a test's own has priority over its module's."""
         marks = [(node, mark) for node, mark in item.iter_markers_with_node() if mark.name in KINDS]
         closest = [mark for node, mark in marks if node is marks[0][0]]
         mark = min(closest, key=lambda mark: KINDS.index(mark.name), default=None)

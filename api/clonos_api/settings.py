@@ -95,7 +95,7 @@ class Webhook(BaseModel):
         secret: Key of the signature, ``whsec_`` and 24 to 64 bytes in Base64.
         secret_file: File with the key, instead of `secret`.
         severity: ``critical``: no warnings are sent.
-        ca: PEM file with the authorities to trust; default: those of this machine.
+        ca: PEM file with the authorities to trust; default: this machine's.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -162,7 +162,7 @@ class Oidc(BaseModel):
         roles_claim: Claim with the groups of the user: a list, or one text.
         roles: Group → role. The highest one counts; users without a role are refused.
         session_s: Lifetime of a session, which is not renewed.
-        ca: PEM file with the authorities to trust; default: those of this machine.
+        ca: PEM file with the authorities to trust; default: this machine's.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -203,7 +203,7 @@ class Oidc(BaseModel):
 
 
 def _documentation() -> Path:
-    """Return the documentation site of an installed wheel, else that of the clone."""
+    """Return the documentation site of an installed wheel, else the clone's."""
     installed = Path(__file__).parent / "documentation"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "build" / "docs"
 

@@ -43,7 +43,7 @@ _RESERVED: Final = {
     "kafka.group.id": "the job's progress has its own group",
 }
 
-# The options of Spark's source that a stream may have, besides those of Kafka's consumer.
+# The options of Spark's source that a stream may have, besides options of Kafka's consumer.
 _OPTIONS: Final = (
     "minPartitions",
     "maxRecordsPerPartition",

@@ -1,4 +1,4 @@
-"""The references of events: those of the control plane, and those of drivers."""
+"""The references of events: of the control plane, and of drivers."""
 
 from __future__ import annotations
 

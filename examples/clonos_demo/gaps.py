@@ -41,7 +41,7 @@ def median_s(gaps: Sequence[Gap], kind: RecoveryKind) -> float | None:
 
 
 def times_shorter(gaps: Sequence[Gap]) -> float | None:
-    """Return the median gap of cold restarts divided by that of takeovers; None unless there are gaps of both kinds."""
+    """Return the median gap of cold restarts, divided by the takeovers'; None unless there are gaps of both kinds."""
     cold, standby = median_s(gaps, "cold"), median_s(gaps, "standby")
     return cold / standby if cold and standby else None
 

@@ -169,7 +169,7 @@ class HostedJob:
         if target == "executor":
             self._waiting = set()
             return self.job.kill_executor()
-        # A standby's id is that of its run.
+        # A standby has the id of its run.
         self._waiting = {standby.id for standby in self.job.standbys()} if self._standbys else set()
         return self.job.kill_driver()
 

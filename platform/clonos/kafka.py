@@ -233,7 +233,7 @@ def admin_client(kafka: KafkaSettings, topic: str, *, timeout_s: float = 5.0) ->
 
 
 def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
-    """Those of `names` that do not exist as topics.
+    """Return the names in `names` that do not exist as topics.
 
     Raises:
         BrokerUnavailable: No broker answered.
@@ -250,7 +250,7 @@ def unlisted_topics_error(
 ) -> TopicMissing | KafkaAccessDenied:
     """The error about topics that Kafka does not list: it hides one from this user, or they do not exist.
 
-    The arguments are those of `topics_missing_error`.
+    The arguments are as for `topics_missing_error`.
     """
     admin = AdminClient(client_config(kafka))
     for topic in missing:  # a request for all topics leaves out those that the user may not describe

@@ -75,7 +75,7 @@ class RegistrySettings(BaseModel):
         url: Address without credentials; comma-separated for several.
         username: User of basic authentication.
         password: Password of basic authentication.
-        ssl_ca_location: PEM file with trusted certificate authorities; default: those of this machine.
+        ssl_ca_location: PEM file with trusted certificate authorities; default: this machine's.
         ssl_certificate_location: PEM file with the client certificate, for mutual TLS.
         ssl_key_location: PEM file with the client key, for mutual TLS.
         ssl_key_password: Password of the client key.

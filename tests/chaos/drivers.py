@@ -30,7 +30,7 @@ class Driver(ChildProcess):
 
     Args:
         command: The command.
-        environment: Added to that of the test.
+        environment: Added to the test's environment.
         log: File for its output.
         faults: File with a line for each fault that was triggered.
     """

@@ -1,4 +1,4 @@
-"""Clients that outlive a broker's leadership: those of a standby's sources and of a driver's watches."""
+"""Clients that outlive a broker's leadership: in a standby's sources and in a driver's watches."""
 
 from __future__ import annotations
 

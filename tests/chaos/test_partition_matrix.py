@@ -1,6 +1,6 @@
 """Topics of 1, 2, 3, 4, 5 and 9 partitions, with and without a shuffle, killed with some lanes committed.
 
-`make test` has those of 1, 3 and 9.
+`make test` runs 1, 3 and 9 partitions.
 
 Spark runs a small topic's partitions in one order the first time and in another in a replay; what dedups on
 Spark's partition index loses one partition and doubles another here.

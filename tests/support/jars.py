@@ -1,4 +1,4 @@
-"""Jars that only tests need, from the same repository as those of Clonos (`clonos.embedded.jars`)."""
+"""Jars that only tests need, from the same repository as Clonos's (`clonos.embedded.jars`)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Shell:
 
     Args:
         home: Home of the user.
-        programs: Folder with ``clonos`` and ``python``; default: that of this process.
+        programs: Folder with ``clonos`` and ``python``; default: this process's.
     """
 
     def __init__(self, home: Path, programs: Path = Path(sys.executable).parent) -> None:

@@ -44,7 +44,7 @@ async def job_row(session: AsyncSession, name: str | None = None, **labels: str)
 
 
 def receive_now(job: JobRow) -> None:
-    """Rates are those of the moment at which the newest epoch arrived, however slow the machine is."""
+    """Rates hold for the moment when the newest epoch arrived, however slow the machine is."""
     set_figures(job, {"received_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()})
 
 

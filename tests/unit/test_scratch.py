@@ -37,7 +37,7 @@ def test_a_driver_has_a_folder_of_its_own_and_removes_those_of_killed_ones(tmp_p
         before = os.environ.get("TMPDIR")
         with own_scratch(tmp_path) as folder:
             assert (tempfile.gettempdir(), os.environ["TMPDIR"]) == (str(folder), str(folder))
-            assert [each.exists() for each in folders] == [False, True], "only that of the killed process is removed"
+            assert [each.exists() for each in folders] == [False, True], "only the killed process's folder is removed"
         assert not folder.exists()
         assert os.environ.get("TMPDIR") == before
     finally:

@@ -115,7 +115,7 @@ def _check_folder(netloc: str, path: str, location: str, field: str) -> list[Fie
 def check_kafka_options(options: Mapping[str, object], field: str = "options") -> list[FieldProblem]:
     """Return the problems of options of Kafka clients: options that are not in the list of allowed ones.
 
-    Names are those of librdkafka or Java, with or without the prefix ``kafka.``.
+    librdkafka's or Java's names are accepted, with or without the prefix ``kafka.``.
     """
     problems = []
     for name, value in options.items():
@@ -166,7 +166,7 @@ def _check_spark_conf(conf: Mapping[str, str], *, on_cluster: bool) -> Iterator[
 
 
 def check_setting(name: str, value: str, path: str) -> Iterator[FieldProblem]:
-    """Return the problems of a setting of Spark that an admin writes: any, except those of exactly-once delivery."""
+    """Return the problems of a setting of Spark that an admin writes: any, except settings of exactly-once delivery."""
     if not SPARK_KEY.fullmatch(name):
         yield FieldProblem(field=path, what="this is not a setting of Spark", hint="names start with 'spark.'.")
     elif _refused(name) == PROMISE:

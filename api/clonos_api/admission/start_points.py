@@ -94,7 +94,7 @@ async def _published_after(
 
 
 def _latest(times: list[datetime], saved: SavepointRow | None) -> datetime:
-    """When the epoch of the point was finished: in the newest lineage, or in that of the savepoint."""
+    """When the epoch of the point was finished: in the newest lineage, or in the savepoint's."""
     if saved is None:
         return max(times, default=_NEVER)
     taken = saved.completed_at or saved.created_at

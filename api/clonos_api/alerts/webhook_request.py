@@ -1,7 +1,7 @@
 """One request to a webhook.
 
-The body is that of Alertmanager's webhooks, version 4, with one alert. The headers ``webhook-id``,
-``webhook-timestamp`` and ``webhook-signature`` are those of Standard Webhooks: the signature is an HMAC-SHA256 of id,
+The body has the form of Alertmanager's webhooks, version 4, with one alert. The headers ``webhook-id``,
+``webhook-timestamp`` and ``webhook-signature`` follow Standard Webhooks: the signature is an HMAC-SHA256 of id,
 time and body.
 """
 
@@ -113,7 +113,7 @@ async def _sent(client: httpx.AsyncClient, url: httpx.URL, body: bytes, headers:
                 content=body,
                 headers=named,
                 timeout=timeout,
-                extensions={"sni_hostname": name},  # the certificate has to be that of the name
+                extensions={"sni_hostname": name},  # the certificate must name the receiver
             ) as response:
                 return response
         except (httpx.ConnectError, httpx.ConnectTimeout):

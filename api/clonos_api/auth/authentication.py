@@ -63,7 +63,7 @@ class Authentication:
         failures: Rate limit of failed requests per address; further ones get 429.
         people: Rate limit of the tokens of users, which `RateLimits` counts.
         refusals: Pace of responses with 429.
-        open_paths: Exact paths that need no token, besides those of health.
+        open_paths: Exact paths that need no token, besides the health routes.
         open_files: Path prefixes whose files can be read without a token.
         sign_in: Path to which browsers without a token are redirected.
         needed: Whether requests without a token are refused.

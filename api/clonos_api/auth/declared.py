@@ -26,7 +26,7 @@ def check_declared(app: FastAPI, *, open_paths: Iterable[str] = ()) -> None:
 
     Args:
         app: The application with all its routes.
-        open_paths: Paths, as declared by their routes, that need no token, besides those of health.
+        open_paths: Paths, as declared by their routes, that need no token, besides the health routes.
 
     Raises:
         Undeclared: At least one route declares no role.

@@ -36,7 +36,7 @@ class SharedTurns:
 
 
 class Precedence:
-    """Requests of tokens that use most of their burst come after those of other tokens.
+    """Requests of tokens that use most of their burst come after requests of other tokens.
 
     They begin when no request of the others is in progress, or after `longest_s` seconds. As in a fair scheduler, the
     least used comes first: ten users notice little of a script that sends as many requests as it may.

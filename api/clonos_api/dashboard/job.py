@@ -47,7 +47,7 @@ router = APIRouter(include_in_schema=False)
 Tab = Literal["overview", "recoveries", "checkpoints", "logs", "configuration"]
 _EPOCHS: Final = Window(30)
 _ROWS: Final = Window(50)
-# The charts of a younger job show five minutes at first, and those of others an hour.
+# The charts of a younger job show five minutes at first, other charts an hour.
 _YOUNG: Final = timedelta(minutes=10)
 
 
@@ -101,7 +101,7 @@ async def show_job(
 
 
 def _blocked(job: Job, board: Board) -> dict[str, str]:
-    """The buttons that cannot work now: label → reason. Those of a job that does not run are a part of them."""
+    """The buttons that cannot work now: label → reason. They include the buttons of a job that does not run."""
     ready = [host.name for host in board.hosts if host.state == HostState.READY]
     blocked = {}
     if not ready:

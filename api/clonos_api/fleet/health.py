@@ -53,7 +53,7 @@ def unread_of(job: JobRow) -> int | None:
 
 
 def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Line:
-    """The row of a job; `rates` are those of the last seconds."""
+    """The row of a job; `rates` are its rates of the last seconds."""
     seats = _seats(job, facts)
     doubts = _doubts(job, facts)
     lag = unread_of(job) if job.state == JobState.RUNNING else None

@@ -23,7 +23,7 @@ class HostCheck:
     """Middleware: responds 403 to foreign host names and foreign origins.
 
     `hosts` are the service's names without ports, besides the loopback names; `origins` are allowed besides its own,
-    which has the scheme of the request: that of ``X-Forwarded-Proto``, if a trusted proxy sent it.
+    which has the scheme of the request: ``X-Forwarded-Proto`` names it, if a trusted proxy sent it.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:

@@ -120,7 +120,7 @@ def install(
 
 
 def _with_mapped(networks: Collection[Network]) -> list[str]:
-    """Networks as text; those of IPv4 also as a socket for both versions shows them (``::ffff:10.0.0.0/120``)."""
+    """Networks as text; IPv4 networks also as a socket for both versions shows them (``::ffff:10.0.0.0/120``)."""
     return [str(network) for network in networks] + [
         f"::ffff:{network.network_address}/{96 + network.prefixlen}" for network in networks if network.version == 4
     ]

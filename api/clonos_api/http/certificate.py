@@ -18,7 +18,7 @@ class Certificate:
     """The files of a certificate and its key, and the pair that new connections get.
 
     The two files are replaced one after the other. So each pair is loaded into a context of its own, which OpenSSL
-    refuses unless the key is that of the certificate. Connections get the newest context that was loaded as a whole.
+    refuses unless the key fits the certificate. Connections get the newest context that was loaded as a whole.
     Open connections keep theirs.
 
     Args:
@@ -52,7 +52,7 @@ class Certificate:
         """Load the files if they have changed; return whether they had.
 
         Raises:
-            OSError: The files cannot be read, or the key is not that of the certificate. The old pair stays.
+            OSError: The files cannot be read, or the key does not fit the certificate. The old pair stays.
         """
         version = self._version()
         if version == self._loaded:

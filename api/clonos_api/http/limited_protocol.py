@@ -49,7 +49,7 @@ class LimitedProtocol(HttpToolsProtocol):
     _keep_alive = True  # after the response to that request
     _refused = False
     _received = 0  # bytes of the request
-    _body = 0  # those of them that are body
+    _body = 0  # the body's part of them
     _silent = 0  # bytes since the last byte of body
     _address = ""
 

@@ -69,7 +69,7 @@ def exposition(sample: MetricsSample, *, leads: bool, free_bytes: int | None = N
 
 
 def metric_families(sample: MetricsSample, *, leads: bool, free_bytes: int | None = None) -> list[Metric]:
-    """All metric families of the control plane, those without values too; the arguments are those of `exposition`."""
+    """All metric families of the control plane, also without values; the arguments are as for `exposition`."""
     return [
         *_job_gauges(sample.jobs),
         *_job_counters(sample.jobs),

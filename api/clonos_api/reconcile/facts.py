@@ -28,7 +28,7 @@ class RunFacts:
     state: str = "PENDING"  # state of the driver's process, as its agent reported it
     driver_state: str | None = None  # state that the driver reported (`clonos.driver.states`)
     claimed: bool = False  # whether a driver of the run has claimed the causal log
-    attempts: int = 0  # number of attempts, including those of the job's earlier runs
+    attempts: int = 0  # number of attempts, including the job's earlier runs
     exit_code: int | None = None
     failure: Failure | None = None
     # whether no further attempt follows: the agent reported the end, or the reconciler closed the run
@@ -46,7 +46,7 @@ class RunFacts:
     tried: frozenset[int] = frozenset()  # versions that have had a run to finish their epochs in doubt, since the start
     # Versions that planned the epochs in doubt which the run refused; None: one that is not stored
     planned_by: tuple[int | None, ...] = ()
-    unable: frozenset[int] = frozenset()  # those of which the code failed in their newest run
+    unable: frozenset[int] = frozenset()  # versions whose code failed in their newest run
     accepts_unpublished: bool = False  # whether the run computes epochs in doubt without published output
     continued: bool = False  # whether another kind of run follows (`decisions.ContinueWith`)
     attempts_exhausted: bool = False  # whether the agent has used up the attempts of the restart policy
@@ -155,7 +155,7 @@ class JobFacts:
     previous_stored: bool = True  # whether the version is stored to which the job goes back if the planned move fails
     prefers_pool: bool = False  # whether a pool driver can run the job
     cluster: ClusterFacts | None = None  # the Spark cluster of the next driver; None: a local master
-    newest_cluster: ClusterFacts | None = None  # that of the newest version, which an upgrade starts
+    newest_cluster: ClusterFacts | None = None  # the cluster of the newest version, which an upgrade starts
 
     @property
     def intent(self) -> Intent:
@@ -195,7 +195,7 @@ class HostFacts:
     state: HostState = HostState.READY
     domain: str = ""
     slots: int = 2
-    used: int = 0  # slots in use, including those of drivers that are stopping
+    used: int = 0  # slots in use, including slots of drivers that are stopping
     unresponsive: bool = False  # whether several heartbeats are missing although the host's lease has not expired
     pool_available: int = 0  # number of pool drivers that are ready
     capacity: HostCapacity | None = None  # newest measurement by its agent

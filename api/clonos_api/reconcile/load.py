@@ -429,7 +429,7 @@ async def _load_planners(session: AsyncSession, case: JobCase) -> None:
 
 
 async def _stored(session: AsyncSession, job: str, versions: set[int]) -> set[int]:
-    """Those of the versions of a job that are stored."""
+    """The given versions of a job, without removed ones."""
     query = select(JobVersionRow.version).where(JobVersionRow.job == job, JobVersionRow.version.in_(versions))
     return set(await session.scalars(query)) if versions else set()
 

@@ -47,7 +47,7 @@ async def put(
         name: See `sha`.
         content: All bytes; empty if they are stored in parts.
         upload: The upload whose parts (`put_part`) have the bytes.
-        size_bytes: Number of bytes; default: those of `content`.
+        size_bytes: Number of bytes; default: the length of `content`.
         files: See `sha`.
         main: See `sha`.
         by: The subject.
@@ -156,7 +156,7 @@ async def delete(session: AsyncSession, sha: str) -> None:
     if (await session.execute(select(used))).scalar_one():
         raise StateConflict(
             f"Artifact {sha} is in use.",
-            hint="delete the jobs and savepoints that need it; retention removes those of deleted jobs.",
+            hint="delete the jobs and savepoints that need it; retention removes artifacts of deleted jobs.",
         )
     await session.execute(delete_rows(ArtifactRow).where(ArtifactRow.id == sha))
     if row.upload is not None:

@@ -348,7 +348,7 @@ class _Ingestion:
         return query in self.figures.queries or len(self.figures.queries) < _QUERIES
 
     def _have_published(self, queries: Sequence[str]) -> list[str]:
-        """Those of `queries` that have finished an epoch before: a recovery waits for them."""
+        """The queries among `queries` that have finished an epoch before: a recovery waits for them."""
         return [query for query in queries if self.figures.queries.get(query, QueryFigures()).epochs]
 
     def _query(self, name: str) -> QueryFigures:

@@ -20,7 +20,7 @@ from clonos_api.store.tables import JobGraphRow, JobRow
 
 
 async def store(session: AsyncSession, job: str, generation: int, at: datetime, graph: Graph) -> None:
-    """Replace the graph of a job by that of a newer claim. The transaction has locked the job's row."""
+    """Replace the graph of a job by the graph of a newer claim. The transaction has locked the job's row."""
     row = {"job": job, "generation": generation, "reported_at": at, "body": graph}
     await insert_all(session, JobGraphRow, [row], keys=("job",), replace=("generation", "reported_at", "body"))
 

@@ -36,7 +36,7 @@ async def open_by_token(session: AsyncSession, token: str, *, by_link: bool = Fa
         The session's row, and its token, which is not stored.
 
     Raises:
-        StateConflict: The token is that of a session.
+        StateConflict: The token belongs to a session.
         Unauthenticated: The token has expired or was revoked since the request was authenticated.
     """
     owner = await tokens.lock_valid(session, token)

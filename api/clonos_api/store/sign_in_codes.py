@@ -33,7 +33,7 @@ async def create(session: AsyncSession, token: str) -> tuple[str, datetime]:
 
     Raises:
         NotFound: There is no such token: authentication is off.
-        StateConflict: The token is that of a session.
+        StateConflict: The token belongs to a session.
         Unauthenticated: The token has expired or was revoked since the request was authenticated.
     """
     owner = await tokens.lock_valid(session, token)

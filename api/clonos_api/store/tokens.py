@@ -44,7 +44,7 @@ async def lock_valid(session: AsyncSession, token: str) -> TokenRow:
 
     Args:
         session: The transaction.
-        token: Id of the caller's token. If it is that of a session, its API token is locked too.
+        token: Id of the caller's token. If it belongs to a session, its API token is locked too.
 
     Raises:
         NotFound: There is no such token.

@@ -30,7 +30,7 @@ class Driver:
     Attributes:
         role: ``driver`` or ``standby``.
         state: State of the run (`clonos.resources.jobs.Run`).
-        attempts: Number of driver processes started, including those of the job's earlier runs.
+        attempts: Number of driver processes started, including the job's earlier runs.
     """
 
     job: str
@@ -161,7 +161,7 @@ def _usage(pid: int) -> tuple[float, int] | None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            # The children's times are those of exited workers.
+            # The children's times are the times of exited workers.
             cpu_s += times.user + times.system + times.children_user + times.children_system
             resident_bytes += process.memory_info().rss
     return cpu_s, resident_bytes

@@ -103,7 +103,7 @@ def launch(
         directory: Working directory.
         environment: All environment variables.
         log: File to which the output is appended.
-        uid: User id of the driver; None: that of the agent.
+        uid: User id of the driver; None: the agent's.
         gid: Group id of the driver; None: `uid`.
 
     Returns:

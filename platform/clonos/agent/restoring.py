@@ -71,8 +71,8 @@ def restore(
         owner: The job, with the subject of the savepoint among its subjects.
 
     Raises:
-        CheckpointForeign: The checkpoint is that of another job or subject, or the savepoint of another subject.
-        JobForeign: The checkpoint is that of another platform.
+        CheckpointForeign: The checkpoint belongs to another job or subject, or the savepoint to another subject.
+        JobForeign: The checkpoint belongs to another platform.
         SpecError: The checkpoint is not a mounted folder.
         SavepointMissing: There is no such savepoint, or the checkpoint no longer has the epoch.
         CheckpointUnwritable: The checkpoint cannot be written.
@@ -244,7 +244,7 @@ def main(
 
 
 def _storage_conf(job: JobSpec, command: Sequence[str]) -> dict[str, str]:
-    """The Spark configuration of the job, overridden by that of the cluster that the driver's command names."""
+    """The Spark configuration of the job, overridden by the cluster that the driver's command names."""
     conf = dict(job.spec.spark_conf)
     for file in _values(command, _CLUSTER):
         conf |= ClusterSpec.model_validate_json(Path(file).read_text()).spec.spark_conf

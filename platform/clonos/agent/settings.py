@@ -34,7 +34,7 @@ class AgentSettings(BaseModel):
             ``standby: {mode: pool}``; they take no slots.
         labels: Labels of the host, reported at its registration.
         token_file: Holds the agent's token. It is read for each request, so that a token can be replaced.
-        ca: PEM file with the authorities to trust; default those of this machine.
+        ca: PEM file with the authorities to trust; default: this machine's.
         home: ``CLONOS_HOME``. The agent's files are below ``agent/<name>``, the checkpoints below ``jobs``.
         cache: ``CLONOS_CACHE``, the directory of jars and start-up caches.
         command: Command of a driver; the arguments ``{spec}`` and ``{events}`` are replaced by paths.

@@ -90,7 +90,7 @@ class Tasks:
             del self._running[task.task]
 
     def _user_with_folder(self, task: HostTask) -> DriverUser | None:
-        """The user for the task: that of the job's drivers. A savepoint's folder is created for it."""
+        """The user for the task, who also runs the job's drivers. A savepoint's folder is created for it."""
         user = driver_user(self._settings, task.owner_number)
         if user is not None:
             savepoints = self._settings.home.absolute() / "savepoints"

@@ -1,6 +1,6 @@
 """Causal services: the nondeterministic values of a job, recorded once and repeated in a replay.
 
-The idea is that of Clonos: log every nondeterministic value of an operator as a *determinant* before its effects become
+The idea is from Clonos: log every nondeterministic value of an operator as a *determinant* before its effects become
 visible, and replay the log after a failure (Silvestre, Fragkoulis, Spinellis, Katsifodimos, "Clonos: Consistent Causal
 Recovery for Highly-Available Streaming Dataflows", SIGMOD 2021, doi 10.1145/3448016.3457320). Here the unit of replay
 is an epoch (one micro-batch of one query), and the log is a Kafka topic.

@@ -99,7 +99,7 @@ class Recorder:
         while unacknowledged and not failures and time.monotonic() < deadline:
             producer.poll(0.1)
         if failures or unacknowledged:
-            _discard(producer)  # its records would wait in front of those of the next attempt
+            _discard(producer)  # its records would wait in front of the next attempt's
             reason = failures[0] if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
             raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.log_topic}: {reason}.")
         self.bytes += written

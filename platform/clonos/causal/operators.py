@@ -36,7 +36,7 @@ class OperatorFunction(Generic[P, R]):
     """A function that `operator` has wrapped, as the job function uses it in the driver process.
 
     A call runs the user's function without logging, for unit tests. Pickling for Spark creates the form that tasks
-    call, which logs determinants. Signature and annotations are those of the user's function.
+    call, which logs determinants. It has the signature and annotations of the user's function.
 
     Args:
         function: The user's function.

@@ -68,7 +68,7 @@ def arrow_udf(
     """Make a function on Arrow arrays callable on columns, with causal services inside.
 
     The function maps arrays to an array, or an iterator of arrays to an iterator. Its annotations decide, as in
-    ``pyspark.sql.functions.arrow_udf``. Arguments, result and errors are those of `pandas_udf`.
+    ``pyspark.sql.functions.arrow_udf``. Arguments, result and errors are as for `pandas_udf`.
 
     Example::
 

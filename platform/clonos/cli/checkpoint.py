@@ -133,7 +133,7 @@ def list_savepoints(
     ] = None,
     limit: Limit = None,
 ) -> None:
-    """List savepoints, including those of deleted jobs."""
+    """List savepoints, also of deleted jobs."""
     call.show_list(
         call.client.savepoints.list(job=job, limit=limit),
         {

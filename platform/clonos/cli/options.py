@@ -113,7 +113,7 @@ Api = Annotated[
     str | None,
     typer.Option(
         envvar="CLONOS_API",
-        help="Address of the control plane (default: that of the context).",
+        help="Address of the control plane (default: the context's).",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -122,7 +122,7 @@ Token = Annotated[
     str | None,
     typer.Option(
         envvar="CLONOS_TOKEN",
-        help="API token (default: that of the context). Other users can read the command line: prefer the variable.",
+        help="API token (default: the context's). Other users can read the command line: prefer the variable.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),

@@ -261,7 +261,7 @@ def working(call: Call, job: str) -> None:
 
     Raises:
         WaitTimeout: A query has input, and has not finished an epoch in time.
-        ClonosError: The job failed; the class is that of its error.
+        ClonosError: The job failed, with this error.
     """
     client = call.client
     began = time.monotonic()

@@ -92,7 +92,7 @@ class AgentApi:
     Args:
         url: Address of the control plane, without ``/api/v1``.
         token: The agent's token; None: the control plane needs none.
-        ca: PEM file with the authorities to trust; default those of this machine.
+        ca: PEM file with the authorities to trust; default: this machine's.
     """
 
     def __init__(self, url: str, token: AgentToken | None = None, ca: Path | None = None) -> None:

@@ -20,7 +20,7 @@ class Client:
         token: API token (``clonos_…``); None for a control plane without authentication.
         patience_s: Retry an unavailable or busy control plane for this many seconds; 0: no retries.
         timeout_s: Longest wait for one response, in seconds.
-        ca: PEM file with the certificate authorities to trust; default ``SSL_CERT_FILE``, else those of certifi.
+        ca: PEM file with the certificate authorities to trust; default: ``SSL_CERT_FILE``, else certifi's.
 
     Attributes:
         api: Address of the control plane.

@@ -21,7 +21,7 @@ class Credentials:
     Attributes:
         api: Address, without a slash at its end.
         token: API token; None for a control plane without authentication.
-        ca: PEM file with the certificate authorities to trust; None: those of this machine.
+        ca: PEM file with the certificate authorities to trust; None: this machine's.
     """
 
     api: str

@@ -75,7 +75,7 @@ def on_this_machine(api: str) -> bool:
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine.
+    """Return a TLS context that trusts the authorities in the PEM file `ca`; None: this machine's.
 
     Raises:
         SpecError: The file cannot be read, or is not a PEM file with certificates.
@@ -113,7 +113,7 @@ def decode(kind: type[T], content: bytes | str) -> T:
     except ValidationError as error:
         raise ApiError(
             f"The response does not have the format of the API: {error.errors()[0]['msg']}.",
-            hint="check that the address is that of a Clonos control plane of this client's version.",
+            hint="check that a Clonos control plane of this client's version has this address.",
         ) from error
     return resource
 

@@ -120,7 +120,7 @@ class Operations(Routes):
             The completed operation.
 
         Raises:
-            ClonosError: The operation failed; the class is that of `Operation.failure`.
+            ClonosError: The operation failed, with the error of `Operation.failure`.
             WaitTimeout: The operation is still in progress after `timeout_s` seconds; it continues.
 
         Example:

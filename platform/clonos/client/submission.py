@@ -49,7 +49,7 @@ def read_submission(
     Args:
         path: File or folder.
         name: Name of the job, instead of the specified one.
-        params: Parameters that are added to those of the specification, or replace them.
+        params: Parameters that are added to the specification's, or replace them.
         standbys: Number of dedicated standbys, instead of the specified number and mode.
         cluster: Name of a Spark cluster, instead of the specified master or cluster.
 

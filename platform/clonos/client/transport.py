@@ -152,7 +152,7 @@ class Transport:
             body: The resource to send.
             headers: Additional headers.
             files: A multipart upload, instead of `body`.
-            timeout_s: Longest wait for one response; default that of the transport.
+            timeout_s: Longest wait for one response; default: the transport's.
             repeat: ``always``: retry after every error that may pass; ``unless sent``: retry only if the control plane
                 cannot have received the request.
 

@@ -28,8 +28,8 @@ def diagnose(
 
     Args:
         settings: Settings of this process.
-        api: Address of the control plane; default: that of the context.
-        token: API token; default: that of the context.
+        api: Address of the control plane; default: the context's.
+        token: API token; default: the context's.
         context: Context of ``clonos login``; default: the current one.
     """
     checkers: dict[str, Checker] = {

@@ -1,4 +1,4 @@
-"""Calls whose end nobody has to wait for, such as those of a JVM or a file system that may hang."""
+"""Calls whose end nobody has to wait for, such as calls of a JVM or a file system that may hang."""
 
 from __future__ import annotations
 

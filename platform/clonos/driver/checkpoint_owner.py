@@ -60,7 +60,7 @@ class OwnerFile(msgspec.Struct, frozen=True, omit_defaults=True):
     platform: Platform | None = None
 
     def of_other_platform(self, owner: JobOwner) -> bool:
-        """Whether the platform of the folder is known, and not that of `owner`.
+        """Whether the platform of the folder is known, and another than `owner`'s.
 
         Without a control plane a job is where its checkpoint is: a copy of the program on another machine, with the
         same checkpoint, is the same job.
@@ -185,7 +185,7 @@ def check_savepoint(text: str | None, owner: JobOwner, location: str) -> None:
     Any job of a savepoint's owner may start from it. One of an older version has no owner file.
 
     Raises:
-        CheckpointForeign: The folder is not a savepoint, or that of another subject.
+        CheckpointForeign: The folder is not a savepoint, or belongs to another subject.
     """
     file = read_owner(text)
     if file is not None and not (file.savepoint and file.belongs_to(owner)):

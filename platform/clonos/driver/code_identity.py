@@ -28,7 +28,7 @@ def code_parts(job: Job, conf: Mapping[str, str], cluster: Mapping[str, str] | N
 
     Args:
         job: The job, with the parameters of this run.
-        conf: The Spark configuration of this run, beside that of the specification.
+        conf: The Spark configuration of this run, besides the specification's.
         cluster: The Spark configuration of the cluster. Only its ``spark.sql.`` settings can change what a query
             computes, and the zone and locale of executors; the others, such as addresses, change with the cluster.
     """

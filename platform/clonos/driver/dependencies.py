@@ -17,7 +17,7 @@ from clonos.settings import KafkaSettings
 from clonos.telemetry.driver_events import Kafka
 from clonos.telemetry.events import Emit
 
-# Without an answer for this time, Kafka is away. A shorter pause, such as that of a new leader, is not reported.
+# Without an answer for this time, Kafka is away. A shorter pause, such as for a new leader, is not reported.
 OUTAGE_S: Final = 10.0
 _EVERY_S: Final = 1.0
 _ANSWER_S: Final = 1.5

@@ -548,7 +548,7 @@ class Driver:
         a crash before the claim of the new lineage, the old one still refuses the topics.
 
         Raises:
-            CheckpointForeign: The checkpoint is that of another job.
+            CheckpointForeign: The checkpoint belongs to another job.
             CheckpointMismatch: An epoch of which readers may have a part cannot be replayed. Nothing was changed.
         """
         state, key = self._known_log(), self._options.request_key

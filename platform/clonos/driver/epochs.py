@@ -110,7 +110,7 @@ class EpochRunner:
         topic_ids: Looks up the ids of the topics of plans.
         by_pattern: Whether a source of the query reads the topics of a pattern.
         source_topics: The topics that the query has read.
-        published_topics: The topics that it is known to write, those of poison records included.
+        published_topics: The topics that it is known to write, topics of poison records included.
         static_inputs: The files that the query is joined with.
         rescale_after: The epoch after which the query must be rescaled; None: it continues.
 
@@ -430,7 +430,7 @@ class EpochRunner:
         """The log's plan, checked against Spark's plan and the job.
 
         Raises:
-            PlanRestored: Spark's offset-log entry differed; it is now that of the plan.
+            PlanRestored: Spark's offset-log entry differed; the plan's entry has replaced it.
             CheckpointMismatch: Code, schemas, delivery mode, ranges or lanes differ.
         """
         epoch, name = plan.epoch, self._query.name

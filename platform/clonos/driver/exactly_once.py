@@ -315,7 +315,7 @@ class _RecentEvents:
 
 
 def _kafka_cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
-    """The named Kafka cluster, or that of the settings; waits until it answers."""
+    """The named Kafka cluster, or the settings'; waits until it answers."""
     settings = Settings()
     if kafka is None:
         return reachable_kafka(settings)

@@ -54,7 +54,7 @@ def dead_letter_topics(graph: Graph, query: str) -> frozenset[str]:
 
 
 def published_topics(graph: Graph, query: Query) -> frozenset[str]:
-    """The topics that a query is known to write, those of poison records included."""
+    """The topics that a query is known to write, topics of poison records included."""
     topic = getattr(query.sink, "topic", None)
     named = frozenset({topic} if isinstance(topic, str) else ())
     return named | frozenset(graph.get(query.name, GraphQuery()).outputs) | dead_letter_topics(graph, query.name)

@@ -15,8 +15,8 @@ from clonos.log.platform_identity import Platform
 class RunOptions:
     """The options of one run of a job."""
 
-    params: Mapping[str, str] = field(default_factory=dict)  # job parameters; they override those of the specification
-    conf: Mapping[str, str] = field(default_factory=dict)  # Spark configuration; it overrides that of the specification
+    params: Mapping[str, str] = field(default_factory=dict)  # job parameters; they override the specification's
+    conf: Mapping[str, str] = field(default_factory=dict)  # Spark configuration; it overrides the specification's
     # Location (path or URI) of the job's checkpoints, one directory for each query. Empty: the specification's, else
     # `clonos.driver.driver.default_checkpoint`.
     checkpoint: str = ""

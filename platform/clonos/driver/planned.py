@@ -62,7 +62,7 @@ def contradictions(scans: Sequence[Sequence[InputSlice]], ends: Sequence[Progres
 
 
 class _Unknown(Exception):
-    """A plan node whose input slices do not follow from those of its children."""
+    """A plan node whose input slices do not follow from its children's."""
 
 
 def read_plan(text: str, partitions: int) -> Planned:

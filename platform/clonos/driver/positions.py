@@ -54,12 +54,12 @@ class Positions:
         return frozenset[str]().union(*(source.topics() for source in self._context.sources))
 
     def read_by(self, query: Query) -> set[str]:
-        """The topics that a query names, and those of its checkpoint's progress."""
+        """The topics that a query names, and the topics of its checkpoint's progress."""
         named = (topic for scan in streaming_scans(query.frame) for topic in scan.topics())
         return self.next_start(query).keys() | set(named)
 
     def topics(self) -> set[str]:
-        """The topics that the job reads, those of the checkpoints' progress included."""
+        """The topics that the job reads, topics of the checkpoints' progress included."""
         topics = set(self.source_topics())
         for query in self._context.queries:
             topics |= self.next_start(query).keys()

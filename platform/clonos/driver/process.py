@@ -92,7 +92,7 @@ def run_job(
             the job either way.
 
     Raises:
-        ClonosError: The job could not continue; the error's `exit_code` is that of the process.
+        ClonosError: The job could not continue; the process exits with the error's `exit_code`.
     """
     settings = Settings()
     logs.bind_fields(job=job.spec.name)

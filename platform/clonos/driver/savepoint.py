@@ -67,7 +67,7 @@ def take_savepoint(
 
     Raises:
         SpecError: A location is not a mounted directory, or `target` exists.
-        CheckpointForeign: The checkpoint is that of another job or subject, or `target` is inside of another folder of
+        CheckpointForeign: The checkpoint belongs to another job or subject, or `target` is inside of another folder of
             a job.
         CheckpointDamaged: The checkpoint has a link or another file that is not regular.
         SavepointMissing: There is no checkpoint, or it no longer holds an epoch of `epochs`.
@@ -131,7 +131,7 @@ def restore_savepoint(location: str, checkpoint: str, owner: JobOwner) -> Copied
 
     Raises:
         SavepointMissing: There is no savepoint at `location`.
-        CheckpointForeign: The savepoint is that of another subject, or `checkpoint` is inside of another folder.
+        CheckpointForeign: The savepoint belongs to another subject, or `checkpoint` is inside of another folder.
         CheckpointUnwritable: `checkpoint` cannot be written, or exists and is not a restored savepoint.
     """
     source, destination = _folder(location), _folder(checkpoint)
@@ -161,7 +161,7 @@ def delete_savepoint(location: str, owner: JobOwner) -> None:
 
     Raises:
         SavepointMissing: `location` exists and is not a savepoint; it is not removed.
-        CheckpointForeign: It is that of another subject, or a checkpoint.
+        CheckpointForeign: It belongs to another subject, or is a checkpoint.
         CheckpointUnwritable: The savepoint cannot be removed.
     """
     folder = _folder(location)

@@ -145,7 +145,7 @@ class JobStatus:
     def summary(self, *, now: float | None = None) -> Summary:
         """Totals since the start of this process: the driver's last event.
 
-        `now` is the current time in seconds since 1970; default: that of the clock.
+        `now` is the current time in seconds since 1970; default: the clock's.
         """
         with self.lock:
             sums: Counter[str] = Counter()

@@ -35,7 +35,7 @@ class TopicIds:
         self._lock = threading.Lock()
 
     def of(self, topics: Iterable[str]) -> dict[str, str]:
-        """Topic → id, for those of `topics` that exist, as looked up first.
+        """Topic → id, for each of `topics` that exists, as looked up first.
 
         Raises:
             BrokerUnavailable: Kafka did not answer.

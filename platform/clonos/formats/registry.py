@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_UNKNOWN_SCHEMA: Final = {40400, 40403}  # the second is the protocol's, the first that of Confluent's mock
+_UNKNOWN_SCHEMA: Final = {40400, 40403}  # the second is the protocol's, the first is Confluent's mock's
 _NO_SUBJECT: Final = {40400, 40401, 40402}
 _REFUSED: Final = {409, 422}
 MAGIC: Final = 0
@@ -42,7 +42,7 @@ class UnknownSchema(Exception):
 
 
 def named(number: SchemaKey) -> str:
-    """How messages name a schema; those of a replay must be the same."""
+    """How messages name a schema; a replay must name it in the same way."""
     return f"The {'GUID' if isinstance(number, uuid.UUID) else 'id'} {number}"
 
 
@@ -272,7 +272,7 @@ def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
 
 
 def _trusted(settings: RegistrySettings) -> str | None:
-    """Return the trusted certificate authorities: those of the settings, otherwise those of the machine.
+    """Return the trusted certificate authorities: from the settings, otherwise from the machine.
 
     The client would fall back to the package certifi, whose releases before 2026.10.19 trust a compromised root
     (docs/adr/0013).

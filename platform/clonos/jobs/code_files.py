@@ -167,13 +167,13 @@ def _named_files(tree: ast.Module, source: Path, folder: Path) -> Iterator[Path]
 
 
 def _versions(modules: set[str]) -> dict[str, str]:
-    """``package NAME`` → version, for those of `modules` that an installed package has."""
+    """``package NAME`` → version, for each of `modules` that an installed package has."""
     versions: dict[str, str] = {}
     for module in modules:
         with contextlib.suppress(PackageNotFoundError):
             versions[f"{PACKAGE}{module}"] = version(module)
     others = [module for module in modules if f"{PACKAGE}{module}" not in versions]
-    if others:  # packages whose name is not that of their module; to find them takes longer
+    if others:  # packages with another name than their module; to find them takes longer
         distributions = packages_distributions()
         versions |= {f"{PACKAGE}{name}": version(name) for module in others for name in distributions.get(module, ())}
     return dict(sorted(versions.items()))

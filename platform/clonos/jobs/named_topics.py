@@ -30,7 +30,7 @@ def with_all_missing(error: TopicMissing, code: Path, topics_missing: Callable[[
     Args:
         error: The error.
         code: The job file.
-        topics_missing: Returns those of the given topics that do not exist.
+        topics_missing: Returns the given topics that do not exist.
     """
     others: list[str] = []
     with contextlib.suppress(ClonosError):  # Kafka did not answer again

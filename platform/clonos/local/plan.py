@@ -80,7 +80,7 @@ class Plan(BaseModel):
 
         Args:
             kafka: Bootstrap servers.
-            base: Variables to inherit; default those of this process.
+            base: Variables to inherit; default: this process's.
         """
         base = os.environ if base is None else base
         return {

@@ -389,7 +389,7 @@ def claim(
 ) -> Ownership:
     """Claim the causal log of a job once, as a new driver process does.
 
-    The arguments are those of `Claimant` and `Claimant.claim`.
+    The arguments are as for `Claimant` and `Claimant.claim`.
     """
     return Claimant(kafka, job).claim(new_lineage=new_lineage, request_key=request_key)
 

@@ -59,7 +59,7 @@ class ControlState:
     def fold(self, records: Iterable[Positioned]) -> ControlState:
         """Update the state with `records`, and return it.
 
-        A record is void if its owner is not that of the newest claim before it (invariant 4).
+        A record is void if the newest claim before it has another owner (invariant 4).
         """
         for offset, record in records:
             self.take(offset, record)

@@ -97,7 +97,7 @@ class TransactionalProducer:
                 return producer
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                # Its init must not arrive after that of the next one, which it would fence.
+                # Its init must not arrive after the next one's, which it would fence.
                 doomed, producer = [producer], None
                 _destroy(doomed).join(_DESTROY_S)
                 if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
@@ -130,7 +130,7 @@ class TransactionalProducer:
             raise EpochFailed(f"{self.transactional_id}: {failure.args[0].str()}.") from failure
 
     def produce(self, topic: str, value: bytes, **options: Any) -> None:
-        """Queue one record; waits while librdkafka's queue is full. `options` are those of `Producer.produce`.
+        """Queue one record; waits while librdkafka's queue is full. `options` are as for `Producer.produce`.
 
         Raises:
             RecordRejected: The record is too large, or its partition does not exist.

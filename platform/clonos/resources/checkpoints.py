@@ -130,7 +130,7 @@ class SavepointCreate(Resource):
 
     Attributes:
         name: Unique within the job; default: job, epoch and time.
-        location: Folder (path or URI) to write it below; default: that of the control plane's settings.
+        location: Folder (path or URI) to write it below; default: the folder of the control plane's settings.
     """
 
     name: str | None = Field(None, pattern=r"^[a-z0-9](?:[a-z0-9.-]{0,98}[a-z0-9])?$")

@@ -58,7 +58,7 @@ def new_failure(kind: type[ClonosError], what: str, **parts: Any) -> Failure:
     Args:
         kind: Class of the error.
         what: What happened, one sentence.
-        parts: Fields of `Failure` that differ from those of the class, for example ``hint``.
+        parts: Fields of `Failure` that differ from the class's, for example ``hint``.
     """
     fields = {
         "kept": kind.kept_default,

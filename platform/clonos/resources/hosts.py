@@ -203,7 +203,7 @@ class HostTask(Resource):
             ``subjects`` whose folders the task may open, and for a copy the ``target``. With a location on HDFS or S3
             also ``storage``: the job's ``spec``, its ``owner`` and its ``cluster``. For a check the id of the
             ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and ``timeout_s``, after
-            which the agent ends the check. For ``verify`` those of `VerifyTask`.
+            which the agent ends the check. For ``verify``, the fields of `VerifyTask`.
         owner_number: Number of the job's owner, as in `RunSpec`; for a check, of the subject that added the cluster.
         task: Id of the task.
         kind: What the agent does.

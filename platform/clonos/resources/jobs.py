@@ -388,7 +388,7 @@ class Generation(Resource):
         cause: Cause of the claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``,
             ``upgrade``, ``rollback``, ``shutdown``.
         claim_id: Random id of the claim, as in the causal log.
-        attempt: Number of the driver process, counted with those of the job's earlier runs.
+        attempt: Number of the driver process, counted with the processes of the job's earlier runs.
         epochs: Number of epochs that the generation finished; `records`: number of records that it published.
         records: Records that its driver published.
     """

@@ -83,7 +83,7 @@ class Role(StrEnum):
     """Permissions of a token; each of the first three roles includes the permissions of the previous role."""
 
     VIEWER = "viewer"  # read
-    OPERATOR = "operator"  # create jobs, and do anything with those of its subject
+    OPERATOR = "operator"  # create jobs, and do anything with its subject's jobs
     ADMIN = "admin"  # anything
     AGENT = "agent"  # an agent's own routes, nothing else
 

@@ -13,7 +13,7 @@ from clonos.jobs.secret_refs import RESOLVED_LABEL, references, resolve
 from clonos.jobs.spec import JobSpec
 
 _LONGEST: Final = 65_536
-# The folder of the clusters' secrets, beside those of the owners of jobs.
+# The folder of the clusters' secrets, beside the folders of the owners of jobs.
 _CLUSTERS: Final = "clusters"
 
 

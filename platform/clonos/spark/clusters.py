@@ -158,12 +158,12 @@ def cluster_defaults(use: ClusterUse) -> dict[str, str]:
 
 
 def with_cluster(conf: Mapping[str, str], use: ClusterUse, *, plugin: str) -> dict[str, str]:
-    """The configuration of a session on a cluster: `conf`, then that of the cluster, then what Clonos needs.
+    """The configuration of a session on a cluster: `conf`, then the cluster's, then what Clonos needs.
 
     Args:
         conf: The defaults and the job's configuration.
         use: The cluster.
-        plugin: A Spark plugin, added to those of `conf`.
+        plugin: A Spark plugin, added to the plugins of `conf`.
     """
     settings = use.settings
     merged = {**conf, **settings.spark_conf, **manager_conf(settings), "spark.master": settings.master}
@@ -176,7 +176,7 @@ def with_cluster(conf: Mapping[str, str], use: ClusterUse, *, plugin: str) -> di
             "spark.authenticate": "true",
             "spark.authenticate.secret": use.secret,
             "spark.network.crypto.enabled": "true",
-            # Executors write broadcast blocks to disk, and those of lanes hold Kafka's passwords.
+            # Executors write broadcast blocks to disk, and blocks of lanes hold Kafka's passwords.
             "spark.io.encryption.enabled": "true",
         }
     plugins = [name.strip() for name in merged.get("spark.plugins", "").split(",") if name.strip()]

@@ -254,7 +254,7 @@ def _output_of(python: Path, code: str) -> str:
         raise EnvironmentFault(
             f"The copied Python cannot run the workers of Spark: {reason}.",
             kept=_KEPT,
-            hint="add the module that is missing; or use a Python that can be moved, such as that of uv.",
+            hint="add the module that is missing; or use a Python that can be moved, such as uv's.",
         )
     return process.stdout
 

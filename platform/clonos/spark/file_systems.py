@@ -30,7 +30,7 @@ def file_systems(
 
     Args:
         conf: A Spark configuration; settings that begin with ``spark.hadoop.`` are Hadoop's.
-        locations: Locations that are opened; those of S3 need jars that are downloaded.
+        locations: Locations that are opened; S3 needs jars that are downloaded.
         settings: Default: from the environment.
 
     Yields:

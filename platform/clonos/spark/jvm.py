@@ -102,7 +102,7 @@ def launch_gateway(
 ) -> GatewayProcess:
     """Start Spark's JVM and connect PySpark to it. The JVM exits with this process, even if this process is killed.
 
-    The arguments are those of `build_session`. In addition, `log_format` is ``console`` or ``json``, and `python` is
+    The arguments are as for `build_session`. In addition, `log_format` is ``console`` or ``json``, and `python` is
     the program that Spark calls as Python.
 
     Raises:
@@ -198,7 +198,7 @@ def _conf_folder() -> Path:
 def _options(conf: Mapping[str, str], log_format: str) -> list[str]:
     """The logging options of the JVM, and the user's own options, which come last and so have priority.
 
-    The user's configuration of Log4j has priority over that of Clonos: a file in Spark's configuration directory, or
+    The user's configuration of Log4j has priority over Clonos's: a file in Spark's configuration directory, or
     one that the environment or an option names.
     """
     own = shlex.split(conf.get("spark.driver.extraJavaOptions", ""))

@@ -20,7 +20,7 @@ _ENCRYPTED: Final = {
     "spark.network.crypto.enabled": "true",
     "spark.io.encryption.enabled": "true",
 }
-# Spark ends an application after a number of lost executors. A job runs for months: only those of the last hour count.
+# Spark ends an application after a number of lost executors. A job runs for months: only losses of the last hour count.
 _LOST_EXECUTORS: Final = {"spark.executor.failuresValidityInterval": "1h"}
 # The temporary folder of a container of YARN, which Spark would use, has a path that is too long for a socket.
 SHORT_SOCKETS: Final = {"spark.python.unix.domain.socket.dir": "/tmp"}  # noqa: S108, Spark's own default elsewhere

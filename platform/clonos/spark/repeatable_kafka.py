@@ -127,7 +127,7 @@ def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
 
 
 def forget_consumers(spark: SparkSession) -> None:
-    """Let queries that start later use new consumers: those of before may keep records of a topic that was deleted."""
+    """Let queries that start later use new consumers: earlier ones may keep records of a topic that was deleted."""
     jvm_of(spark).clonos.RepeatableKafka.forgetConsumers()
 
 

@@ -56,7 +56,7 @@ PROMISED: Mapping[str, str] = {
     "spark.dynamicAllocation.enabled": "false",
     # Adaptive execution chooses partitions from statistics that differ from run to run.
     "spark.sql.adaptive.enabled": "false",
-    # The order of a union's partitions must be that of its inputs.
+    # A union's partitions must have the order of its inputs.
     "spark.sql.unionOutputPartitioning": "false",
     # Round-robin repartitioning sends a row by its position; after a sort the position follows from the rows.
     "spark.sql.execution.sortBeforeRepartition": "true",
@@ -185,7 +185,7 @@ def build_session(
         app_name: Name of the application in Spark.
         master: Spark's master; ``auto``: this host, with twice as many task slots as cores. Unused with `cluster`.
         conf: The user's configuration; it overrides `SESSION_DEFAULTS`.
-        jars: Default: those of `settings`, downloaded if needed.
+        jars: Default: the jars of `settings`, downloaded if needed.
         settings: Default: from the environment.
         heap_mb: Heap of the driver's JVM in MB.
         log_file: File for Spark's log; default: stderr.
@@ -290,7 +290,7 @@ def session_conf(
 ) -> dict[str, str]:
     """The Spark configuration of a session: the defaults of Clonos, overridden by the user's `conf` and the cluster's.
 
-    The arguments are those of `build_session`.
+    The arguments are as for `build_session`.
 
     Raises:
         SpecError: `conf` or `master` would break exactly-once delivery.

@@ -18,7 +18,7 @@ class StoredFolder:
     """One folder. Every method may raise `OSError`, with Hadoop's reason.
 
     Args:
-        jvm: A JVM with Hadoop's classes and those of Clonos.
+        jvm: A JVM with Hadoop's and Clonos's classes.
         configuration: Hadoop's configuration, as a JVM object; it defines the file systems.
         location: Path or URI of the folder.
     """
@@ -110,7 +110,7 @@ class StoredFolder:
             raise OSError(f"{self.location} could not be renamed to {target.location}")
 
     def siblings(self, suffix: str) -> list[StoredFolder]:
-        """The folders whose name begins with that of this one and `suffix`."""
+        """The folders whose name begins with this one's name and `suffix`."""
         own = str(self._folder.getName())
         with _hadoop_errors():
             paths = [status.getPath() for status in self._fs.listStatus(self._folder.getParent())]

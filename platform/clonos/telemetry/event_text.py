@@ -47,7 +47,7 @@ def text_of(fields: _Fields) -> str:
 
 
 def _event(fields: _Fields) -> DriverEvent | None:
-    """The event of a driver with these fields; None if they are those of another log line."""
+    """The event of a driver with these fields; None if they are the fields of another log line."""
     try:
         return from_fields(fields)
     except ValueError:

@@ -27,7 +27,7 @@ def run_through(
             `clonos.causal.epoch_scope.worker_environment`.
         kafka: The Kafka cluster.
         checkpoint: A folder; the job continues from the state in an existing checkpoint.
-        params: Parameters that override those of the job.
+        params: Parameters that override the job's.
 
     Returns:
         The events of the run.

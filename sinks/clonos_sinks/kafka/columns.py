@@ -1,6 +1,6 @@
 """Checks the columns of the rows that become Kafka records (`clonos.RecordColumns` in Java converts them).
 
-The columns are those of Spark's own Kafka sink: ``value``, and optionally ``key``, ``topic``, ``partition``,
+The columns are as in Spark's own Kafka sink: ``value``, and optionally ``key``, ``topic``, ``partition``,
 ``headers`` (array of structs of key and value) and ``timestamp``.
 """
 

@@ -251,7 +251,7 @@ class SpooledLane:
 
     def _resolve(self, lane: Lane, marker: Marker, reason: str) -> None:
         """Read the outcome of an unknown commit from the log; returns if the commit happened."""
-        require_owner(lane.epoch, lane.assigned, reread=True)  # before a new producer fences that of a successor
+        require_owner(lane.epoch, lane.assigned, reread=True)  # before a new producer fences a successor's
         self.discard()
         self._opened(lane)  # after this, the old transaction is either committed or aborted
         tail = require_owner(lane.epoch, lane.assigned, reread=True)

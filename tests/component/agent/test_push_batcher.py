@@ -20,7 +20,7 @@ def anyio_backend() -> str:
 
 
 class FakeControlPlane:
-    """Accepts all batches, except those of the runs in `rejected`."""
+    """Accepts all batches, except batches of the runs in `rejected`."""
 
     def __init__(self) -> None:
         self.pushes: list[Push] = []

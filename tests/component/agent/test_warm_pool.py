@@ -76,7 +76,7 @@ def test_pool_driver_becomes_the_driver_of_the_next_run(
     report = reported(api, run, "RUNNING", driver_state="RUNNING")
     assert report.pid == pid
     log = tmp_path / "agent" / "host-1" / "runs" / run / "driver.log"
-    eventually(lambda: f"{run} {log.parent}/work" in log.read_text(), "its working directory is that of the run")
+    eventually(lambda: f"{run} {log.parent}/work" in log.read_text(), "it works in the run's directory")
     if os.geteuid() == 0:
         assert os.getpriority(os.PRIO_PROCESS, pid) == 0
     # Another pool driver replaces it, and becomes the driver when this driver is killed.
@@ -183,7 +183,7 @@ def test_standby_starts_in_a_pool_driver(api: FakeApi, host: Host, run: str, tmp
     drives = reported(api, run, "RUNNING", driver_state="RUNNING", generation=1)
     assert (drives.pid, drives.attempts) == (waiting.pid, 4)
     if os.geteuid() == 0:
-        assert os.getpriority(os.PRIO_PROCESS, waiting.pid) <= 0, "no longer that of a pool driver"
+        assert os.getpriority(os.PRIO_PROCESS, waiting.pid) <= 0, "it no longer has a pool driver's priority"
 
 
 def test_pool_driver_that_exits_before_the_job_starts_is_replaced(

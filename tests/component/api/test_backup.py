@@ -144,7 +144,7 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
             assert client.post("/jobs/words/start").status_code == 202
             (order,) = eventually(lambda: agent.work()["runs"], "a request starts the job")
             assert order["run"] != run
-            assert order["platform"] == platform, "its claims follow those of the lost control plane"
+            assert order["platform"] == platform, "its claims follow the lost control plane's"
             assert not order.get("adopt")
         entries = get(client, "/audit?action=backup.restore")["data"]
         assert [entry["detail"]["stopped_jobs"] for entry in entries] == [1]

@@ -1,4 +1,4 @@
-"""An agent verifies a job's output, and its result is that of the operation."""
+"""An agent verifies a job's output, and its result becomes the operation's."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_records_that_wait_without_an_epoch_are_a_stall(
     ("stats", "stalled"),
     [
         ({"waits_s": 30, "slow_epoch_ms": 100.0}, True),
-        ({"waits_s": 30, "slow_epoch_ms": 20_000.0}, False),  # its epochs take that long, those of the other do not
+        ({"waits_s": 30, "slow_epoch_ms": 20_000.0}, False),  # its epochs take that long, the other's do not
         ({"waits_s": 1, "slow_epoch_ms": 100.0}, False),  # its first record for an hour
         ({"waits_s": None, "slow_epoch_ms": 100.0}, False),
     ],
@@ -405,7 +405,7 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     write(api, recovery(other, ended=True, **lost, **done))
     warm = line_of(api, job).forecast
     assert warm is not None
-    assert warm.estimate_s == pytest.approx(0.41 + 0.25), "the other steps are those of this platform's takeovers"
+    assert warm.estimate_s == pytest.approx(0.41 + 0.25), "the other steps are from this platform's takeovers"
     assert warm.basis == "rehearsals"
     write(api, recovery(job, ended=True, downtime_ms=900.0, standby="s", outcome="COMPLETED", generation=2))
     warm = line_of(api, job).forecast

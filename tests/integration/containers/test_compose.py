@@ -41,7 +41,7 @@ REPLICAS = ("control-plane-1", "control-plane-2")
 AGENTS = {"agent-1", "agent-2", "agent-3"}
 _S = 120.0
 _END_S = 3.0
-_EXECUTORS_S = 300.0  # a JVM of the driver, then those of executors, on a busy machine
+_EXECUTORS_S = 300.0  # a JVM of the driver, then JVMs of executors, on a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_a_standby_that_has_not_read_the_adoption_writes_nothing(kafka: KafkaSet
 
 
 def test_claims_without_identity_follow_and_are_followed(kafka: KafkaSettings, name: str) -> None:
-    """Those of older versions."""
+    """Claims of older versions."""
     claimant(kafka, name, None).claim()
     claimant(kafka, name, EAST).claim()
     claimant(kafka, name, None).claim()

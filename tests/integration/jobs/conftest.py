@@ -98,7 +98,7 @@ def run_job(spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> Callab
 
 @pytest.fixture
 def run_on(spark: SparkSession, tmp_path: Path) -> Callable[[KafkaSettings], InProcess]:
-    """Runs jobs on another cluster than that of the session."""
+    """Runs jobs on another cluster than the session's."""
     return lambda kafka: InProcess(spark, kafka, tmp_path)
 
 

@@ -59,7 +59,7 @@ class Right(NamedTuple):
 
 
 def documented() -> list[Right]:
-    """The rights of the table in docs/operating.md, without those of `clonos doctor`."""
+    """The rights of the table in docs/operating.md, without the rights of `clonos doctor`."""
     rows = [row for row in _ROW.findall(_PAGE.read_text()) if "doctor" not in row[1]]
     return [Right(kind, where, operation) for kind, where, names in rows for operation in names.split(", ")]
 

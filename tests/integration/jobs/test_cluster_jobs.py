@@ -61,7 +61,7 @@ import clonos, pandas, pyarrow
 def label(text: str) -> str:
     return " ".join([sys.executable, sys.prefix, clonos.__file__, pandas.__file__, pyarrow.__file__, os.__file__])
 """
-# A count by key. Once, the map task of one partition waits; that of the last one writes its process id.
+# A count by key. Once, the map task of one partition waits; the last one's task writes its process id.
 COUNTS = """
 import os, signal
 from pathlib import Path
@@ -208,7 +208,7 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     assert code == 0, errors[-3000:]
     words = [value.split(" ") for value in one_job.values()]
     assert Counter(tuple(word[:2]) for word in words) == Counter(("hello", f"{n}") for n in range(30))
-    assert {zone for _, _, zone, _ in words} == {"UTC"}, "neither that of the workers nor that of the driver"
+    assert {zone for _, _, zone, _ in words} == {"UTC"}, "neither the workers' nor the driver's zone"
     folders = {folder for _, _, _, folder in words}
     assert not any(Path(folder).is_relative_to(one_job.folder) for folder in folders), "the driver's folder was used"
     (session,) = [event for event in one_job.events() if event["event"] == "session"]
@@ -341,7 +341,7 @@ def test_the_driver_publishes_an_atomic_epoch(one_job: OneJob, kafka: KafkaSetti
 
 
 def test_an_atomic_epoch_is_larger_than_the_memory_for_rows(one_job: OneJob) -> None:
-    """A task has more rows than a sixteenth of its executor's heap, and all tasks more than that of the driver's."""
+    """A task has more rows than a sixteenth of its executor's heap, and all tasks more than one of the driver's."""
     one_job.write(ATOMIC)
     one_job.params = {"length": "900000", "copies": "6"}
     code, errors = one_job.run()

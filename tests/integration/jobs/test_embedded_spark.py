@@ -112,7 +112,7 @@ def test_the_jvm_ends_when_python_is_killed() -> None:
 
 
 def test_a_user_without_an_account_can_use_file_systems(spark: SparkSession) -> None:
-    """Such as those of `clonos agent --uids`. Hadoop asks the operating system for the user's name otherwise."""
+    """Such as the users of `clonos agent --uids`. Hadoop asks the operating system for the user's name otherwise."""
     users: Any = jvm_of(spark).org.apache.hadoop.security.UserGroupInformation
     before = users.getLoginUser()
     try:

@@ -56,7 +56,7 @@ class Words:
         return len(self.published()) >= len(self.sent)
 
     def check(self) -> None:
-        """Each record once, and those of a partition in order."""
+        """Each record once, and the records of a partition in order."""
         published = self.published()
         assert Counter(published) == Counter(self.sent)
         for partition in (0, 1):

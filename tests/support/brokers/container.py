@@ -34,7 +34,7 @@ _LABEL = "clonos.tests.owner"
 class ContainerCluster:
     """Brokers in containers, on a network of their own.
 
-    The image is that of ``CLONOS_KAFKA_IMAGE``, else ours (``docker/kafka``), which is built if need be. Either is
+    ``CLONOS_KAFKA_IMAGE`` names the image, else it is ours (``docker/kafka``), which is built if need be. Either is
     configured by ``KAFKA_*`` variables, as the published image is.
     """
 

@@ -1,4 +1,4 @@
-"""The events of a failed driver follow its report after the takeover; those of other changes at once."""
+"""The events of a failed driver follow its report after the takeover; events of other changes follow at once."""
 
 from __future__ import annotations
 

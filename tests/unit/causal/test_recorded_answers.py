@@ -106,7 +106,7 @@ def test_answers_of_all_types_survive_a_replay(kind: Any, answer: object, monkey
 
 
 def test_annotated_type_survives_pickling_by_value() -> None:
-    """cloudpickle includes the names that the code uses, but not those of annotations."""
+    """cloudpickle includes the names that the code uses, but not names in annotations."""
     from pyspark import cloudpickle
 
     names: dict[str, Any] = {"clonos": clonos, "Verdict": Verdict, "__name__": "somewhere"}

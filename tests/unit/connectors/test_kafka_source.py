@@ -46,7 +46,7 @@ def test_empty_selection_is_refused(arguments: dict[str, Any]) -> None:
     ],
 )
 def test_progress_is_that_of_the_sources_own_topics(source: KafkaSource, topics: set[str]) -> None:
-    """A pattern includes all topics of the query's progress, those of other sources too."""
+    """A pattern includes all topics of the query's progress, topics of other sources too."""
     assert set(source._read(EVERYTHING)) == topics
 
 

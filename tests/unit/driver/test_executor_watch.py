@@ -26,7 +26,7 @@ class Some:
 
 
 class Context:
-    """A Spark context; `ids` are those of its executors, `listed` those in Spark's status."""
+    """A Spark context; `ids` are its executors' ids, `listed` the ids in Spark's status."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []

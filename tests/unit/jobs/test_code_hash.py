@@ -77,7 +77,7 @@ def test_a_changed_file_of_the_job_changes_the_hash(job: Path, write: Write, nam
     ],
 )
 def test_imported_modules_belong_to_the_job(job: Path, write: Write, text: str, files: set[str]) -> None:
-    """Also those of a folder without ``__init__.py``, a namespace package."""
+    """Also modules of a folder without ``__init__.py``, a namespace package."""
     write("spaced/deep.py", "def g(v):\n    return v\n")
     write("vendored/relative.py", "from .used import a\nfrom . import missing\n")
     write("job.py", text)

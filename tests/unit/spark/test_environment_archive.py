@@ -15,7 +15,7 @@ from clonos.spark.environment_archive import build_environment
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages, instead of those of Clonos."""
+    """A folder of installed packages, instead of Clonos's."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])

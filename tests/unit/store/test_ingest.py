@@ -63,7 +63,7 @@ def test_the_offset_never_goes_back(lines: list[str], have: int, offset: int, ga
 
 
 def an_event(chance: random.Random) -> dict[str, Any]:
-    """Returns an event like those of drivers, with some invalid fields."""
+    """Return an event as drivers write it, with some invalid fields."""
     event: dict[str, Any] = {
         "event": chance.choice(["state", "claimed", "epoch", "restart", "failed", "stopped", "lag", "truncated"]),
         "state": chance.choice(["CLAIMING", "RESTARTING", "RUNNING", "STOPPED"]),

@@ -21,7 +21,7 @@ UNITS: Final = ("clonos-control-plane", "clonos-agent")
 
 
 def directives(name: str) -> dict[str, str]:
-    """The directives of a unit; each stands once, except those of different sections."""
+    """The directives of a unit; each stands once in a section."""
     read: dict[str, str] = {}
     for line in (FOLDER / f"{name}.service").read_text().splitlines():
         if line and line[0] not in "#[":

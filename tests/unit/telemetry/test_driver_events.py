@@ -101,7 +101,7 @@ def test_a_line_that_is_not_an_event_is_refused(line: str) -> None:
 
 
 def test_every_line_can_be_written_and_stored() -> None:
-    """Text of job code, such as that of an exception, may hold characters that UTF-8 or a database lacks."""
+    """Text of job code, such as an exception's, may hold characters that UTF-8 or a database lacks."""
     line = as_line(Failed.of(RuntimeError("a lone surrogate \ud800 and a NUL \0")))
     event = from_line(line)
     assert isinstance(event, Failed)

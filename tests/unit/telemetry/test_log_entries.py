@@ -363,7 +363,7 @@ def test_lines_about_the_lag_are_one_line_while_no_epoch_ends() -> None:
 
 
 def test_samples_are_lines_that_the_code_writes() -> None:
-    """The names of fields in the samples are those of the code that writes them."""
+    """The code that writes the samples uses the same names of fields."""
     source = (Path(__file__).parents[3] / "platform/clonos/embedded/spark-log4j2.properties").read_text()
     for field in json.loads(JVM_ERROR):
         assert f'"{field}"' in source

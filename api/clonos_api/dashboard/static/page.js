@@ -223,7 +223,7 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
   const source = document.getElementById(button.dataset.copy) ?? button.previousElementSibling;
-  // Browsers have a clipboard only for pages with TLS, and for those of this machine.
+  // Browsers have a clipboard only for pages with TLS, and for pages of this machine.
   const copied = await navigator.clipboard?.writeText(source.textContent).then(() => true, () => false);
   if (copied) return note("Copied.", "good");
   source.hidden = false;

@@ -38,7 +38,7 @@ final class LogGap implements AutoCloseable {
   private KafkaConsumer<byte[], byte[]> consumer;
   private volatile boolean closed;
 
-  /** @param options the lane's options of a producer, which include those of the connection */
+  /** @param options the lane's options of a producer, which include the connection's */
   LogGap(Map<String, String> options) {
     this.options = options;
   }

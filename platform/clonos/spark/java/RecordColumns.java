@@ -15,7 +15,7 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Converts the rows of one task to Kafka records. The columns are those of Spark's own Kafka sink, and {@code poison}: a
+ * Converts the rows of one task to Kafka records. It accepts the columns of Spark's own Kafka sink, and {@code poison}: a
  * row whose poison is not null becomes the dead letter of an input record (`clonos.formats.poison`).
  */
 final class RecordColumns {

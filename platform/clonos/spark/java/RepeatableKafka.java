@@ -122,7 +122,7 @@ public final class RepeatableKafka implements TableProvider {
     return RecordAges.text(latencies);
   }
 
-  /** Lets queries that start later use new consumers: those of before may keep records of a topic that was deleted. */
+  /** Lets queries that start later use new consumers: earlier ones may keep records of a topic that was deleted. */
   public static void forgetConsumers() {
     jvm = UUID.randomUUID().toString();
   }
