@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Output, echo
+from clonos.cli.options import Listed, Output, echo, kafka_of_jobs
 from clonos.errors import SpecError
 from clonos.signals import stop_on_signals
 
@@ -29,12 +29,10 @@ def list_jobs(output: Listed = Output.TABLE) -> None:
     import msgspec
 
     from clonos.cli.record_text import overview_json, overview_table
-    from clonos.embedded.reachable import reachable_kafka
     from clonos.log.survey import survey
-    from clonos.settings import Settings
     from clonos.telemetry.printable import console
 
-    overviews = survey(reachable_kafka(Settings()))
+    overviews = survey(kafka_of_jobs())
     if output is Output.JSON:
         for job in overviews:
             echo(msgspec.json.encode(overview_json(job)))
@@ -63,12 +61,10 @@ def cat(
 ) -> None:
     """Show the records of a job's causal log, in order of time."""
     from clonos.cli.record_text import printer
-    from clonos.embedded.reachable import reachable_kafka
     from clonos.log.history import History
-    from clonos.settings import Settings
 
     keep = record_filter(epoch, query, partition, kind)
-    history = History(reachable_kafka(Settings()), job)
+    history = History(kafka_of_jobs(), job)
     stop = threading.Event()
     if follow:
         stop_on_signals(stop.set)

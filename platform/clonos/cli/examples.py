@@ -10,11 +10,7 @@ _IN_GROUPS: Final = 3
 
 # By command; the empty name is `clonos` itself. A line fits into 80 columns, so that it can be copied.
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
-    "": (
-        "clonos up --detach",
-        "clonos submit examples/wordcount --standbys 1 --watch",
-        "clonos status",
-    ),
+    "": ("clonos up --detach", "clonos submit examples/wordcount --standbys 1 --watch", "clonos status"),
     "up": ("clonos up --detach", "clonos up --agents 3 --slots 1", "clonos up --detach --spark-workers 2"),
     "down": ("clonos down",),
     "doctor": ("clonos doctor", "clonos doctor -o json | jq .status"),
@@ -128,10 +124,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "token rotate": ("clonos token rotate", "clonos token rotate --overlap 1h"),
     "token show": ("clonos token show",),
     "session ls": ("clonos session ls", "clonos session ls --subject ada@example.org"),
-    "session revoke": (
-        "clonos session revoke 01a206fb6eee77ad",
-        "clonos session revoke --subject ada@example.org",
-    ),
+    "session revoke": ("clonos session revoke 01a206fb6eee77ad", "clonos session revoke --subject ada@example.org"),
     "db upgrade": ("clonos db upgrade",),
     "db current": ("clonos db current",),
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Listed, Output, echo, until_interrupted
+from clonos.cli.options import Listed, Output, echo, kafka_of_jobs, until_interrupted
 from clonos.errors import BrokerUnavailable, DirectoryInUse, EnvironmentFault, TopicMissing
 from clonos.signals import stop_on_signals
 
@@ -47,7 +47,7 @@ def create(
 
     from clonos.kafka import client_config
 
-    admin = AdminClient(client_config(_reachable()))
+    admin = AdminClient(client_config(kafka_of_jobs()))
     new_topics = [NewTopic(name, partitions, replication or -1) for name in dict.fromkeys(topics)]
     for name, future in admin.create_topics(new_topics, request_timeout=_TIMEOUT_S).items():
         try:
@@ -73,7 +73,7 @@ def produce(
     """Produce one record per line of stdin: key, tab, value."""
     from clonos.kafka import topics_missing
 
-    kafka = _reachable()
+    kafka = kafka_of_jobs()
     if topics_missing(kafka, [topic]):
         raise _missing(topic)
     with until_interrupted():
@@ -121,7 +121,7 @@ def consume(
     Records are ordered within each partition. The reader uses ``isolation.level=read_committed``.
     """
     with until_interrupted():
-        _consume(topic, _reachable(), follow=follow or new, new=new, as_json=output is Output.JSON)
+        _consume(topic, kafka_of_jobs(), follow=follow or new, new=new, as_json=output is Output.JSON)
 
 
 def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_json: bool) -> None:
@@ -178,13 +178,6 @@ def _as_json(message: Message) -> bytes:
 
 def _text(raw: str | bytes | None) -> str | None:
     return raw.decode(errors="backslashreplace") if isinstance(raw, bytes) else raw
-
-
-def _reachable() -> KafkaSettings:
-    from clonos.embedded.reachable import reachable_kafka
-    from clonos.settings import Settings
-
-    return reachable_kafka(Settings())
 
 
 def _missing(topic: str) -> TopicMissing:
@@ -276,18 +269,13 @@ def _confirm_stop(servers: str) -> None:
     used = "The platform of `clonos up` uses this Kafka: its jobs would wait, and it starts Kafka again."
     if not sys.stdin.isatty():
         raise DirectoryInUse(
-            used,
-            kept="Kafka is running.",
-            hint="stop both with `clonos down`, or repeat the command with --yes.",
+            used, kept="Kafka is running.", hint="stop both with `clonos down`, or repeat the command with --yes."
         )
     typer.confirm(f"{used} Stop Kafka?", abort=True, err=True)
 
 
 @app.command()
-def status(
-    directory: Directory = None,
-    output: Listed = Output.TABLE,
-) -> None:
+def status(directory: Directory = None, output: Listed = Output.TABLE) -> None:
     """Show whether Kafka runs, and its address."""
     cluster = _kafka(directory).status()
     if output is Output.JSON:

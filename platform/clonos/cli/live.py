@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clonos.driver.status import JobStatus, QueryStatus
+from clonos.driver.status import JobStatus, QueryStatus, Trouble
 from clonos.telemetry.driver_events import DriverEvent, Epoch, Lag, State, Summary
 from clonos.telemetry.events import log_event
 from clonos.telemetry.printable import console
@@ -162,7 +162,7 @@ def _picture(status: JobStatus, now: float, width: int) -> RenderableType:
     if status.queries:
         parts.append(_stacked(status, now, width) if width < _NARROW else _table(status, now))
     if status.trouble is not None:
-        parts.extend(_trouble(status, now))
+        parts += _trouble(status.trouble, now, over=status.state == "RUNNING")
     return Group(*parts)
 
 
@@ -239,20 +239,11 @@ def _stacked(status: JobStatus, now: float, width: int) -> Group:
     return Group(*lines)
 
 
-def _trouble(status: JobStatus, now: float) -> list[Text]:
-    trouble = status.trouble
-    if trouble is None:
-        return []
-    over = status.state == "RUNNING"
-    lines = [
-        Text.assemble(
-            (f"last error, {span(now - trouble.at)} ago: ", "dim" if over else "bold red"),
-            (f"{trouble.error}: {_shortened(trouble.what, _WORDS_OVER if over else _WORDS)}", "dim" if over else ""),
-        )
-    ]
-    if trouble.hint and not over:
-        lines.append(Text(f"What to do: {trouble.hint}"))
-    return lines
+def _trouble(trouble: Trouble, now: float, *, over: bool) -> list[Text]:
+    what = f"{trouble.error}: {_shortened(trouble.what, _WORDS_OVER if over else _WORDS)}"
+    title = f"last error, {span(now - trouble.at)} ago: "
+    line = Text.assemble((title, "dim" if over else "bold red"), (what, "dim" if over else ""))
+    return [line, *([Text(f"What to do: {trouble.hint}")] if trouble.hint and not over else [])]
 
 
 def _shortened(text: str, most: int) -> str:

@@ -28,8 +28,7 @@ def up(
         bool, typer.Option("--detach", "-d", help="Return when the platform is ready; stop it with `clonos down`.")
     ] = False,
     port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Port of the API (default: the first free port from 8484)."),
+        int | None, typer.Option(min=1, max=65535, help="Port of the API (default: the first free port from 8484).")
     ] = None,
     agents: Annotated[int, typer.Option(min=0, max=20, help="Number of agents; each acts as one host.")] = 2,
     slots: Annotated[
@@ -45,8 +44,7 @@ def up(
         ),
     ] = None,
     spark_workers: Annotated[
-        int,
-        typer.Option(min=0, max=20, help="Number of workers of a Spark cluster for jobs with cluster: local."),
+        int, typer.Option(min=0, max=20, help="Number of workers of a Spark cluster for jobs with cluster: local.")
     ] = 0,
     output: Listed = Output.TABLE,
 ) -> None:

@@ -12,13 +12,16 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clonos.cli import completion
 from clonos.errors import SpecError
 from clonos.telemetry.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from clonos.settings import KafkaSettings
 
 _LONGEST_S = 1e10
 _REPEAT_S = 0.05
@@ -209,3 +212,11 @@ def seconds(text: str, option: str) -> int:
 def before_now(age: str | None, option: str) -> datetime | None:
     """Return the time that is as long ago as the value of the command line option `option` says."""
     return datetime.now(UTC) - timedelta(seconds=seconds(age, option)) if age else None
+
+
+def kafka_of_jobs() -> KafkaSettings:
+    """Return the Kafka that jobs use: the configured one, else the embedded one of this machine."""
+    from clonos.embedded.reachable import reachable_kafka
+    from clonos.settings import Settings
+
+    return reachable_kafka(Settings())

@@ -47,8 +47,7 @@ def run(
         bool, typer.Option(help="As --accept-new-code, for epochs in doubt without any published output.")
     ] = False,
     finish_in_doubt: Annotated[
-        bool,
-        typer.Option("--finish-in-doubt", help="Only finish the epochs in doubt that this code planned."),
+        bool, typer.Option("--finish-in-doubt", help="Only finish the epochs in doubt that this code planned.")
     ] = False,
     resolve: Annotated[
         list[str] | None,

@@ -105,8 +105,7 @@ def apply(
     cluster: ClusterName = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job if it does not run.")] = True,
     new_code: Annotated[
-        bool,
-        typer.Option("--new-code", help="If the job has no driver: accept the new code for its epochs in doubt."),
+        bool, typer.Option("--new-code", help="If the job has no driver: accept the new code for its epochs in doubt.")
     ] = False,
     timeout: Annotated[
         float,

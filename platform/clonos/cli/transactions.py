@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clonos.cli import show
-from clonos.cli.options import Listing, Lists, Yes, confirm, echo
+from clonos.cli.options import Listing, Lists, Yes, confirm, echo, kafka_of_jobs
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="Show and abort open transactions of Kafka.")
@@ -27,14 +27,12 @@ def list_transactions(
     from rich.table import Table
 
     from clonos.embedded.jars import ensure_jars
-    from clonos.embedded.reachable import reachable_kafka
     from clonos.settings import Settings
     from clonos.spark.transactions import transactions
 
-    settings = Settings()
     rows = [
         row
-        for row in transactions(reachable_kafka(settings), ensure_jars(settings))
+        for row in transactions(kafka_of_jobs(), ensure_jars(Settings()))
         if (everything or row.is_open) and job in (None, row.job)
     ]
     if output is Listing.JSON:
@@ -62,14 +60,12 @@ def abort(
 ) -> None:
     """Abort open transactions, and fence their producers. A running job replays its epoch; nothing is lost."""
     from clonos.embedded.jars import ensure_jars
-    from clonos.embedded.reachable import reachable_kafka
     from clonos.settings import Settings
     from clonos.spark import transactions
 
     if bool(ids) == (job is not None):
         raise SpecError("Name transactional ids, or a job with --job.", hint="`clonos transactions ls` lists both.")
-    settings = Settings()
-    kafka, jars = reachable_kafka(settings), ensure_jars(settings)
+    kafka, jars = kafka_of_jobs(), ensure_jars(Settings())
     listed = transactions.transactions(kafka, jars)
     unknown = sorted(set(ids or ()) - {row.id for row in listed})
     if unknown:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Observed, Output, Quiet, Topics, echo
+from clonos.cli.options import Listed, Observed, Output, Quiet, Topics, echo, kafka_of_jobs
 from clonos.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ def verify(
     import msgspec
 
     from clonos.audit.output_audit import audit_output
-    from clonos.embedded.reachable import reachable_kafka
-    from clonos.settings import Settings
 
     begun = time.monotonic()
     with Progress(f"audit of {job}", shown=not quiet and output is Output.TABLE) as progress:
@@ -41,8 +39,7 @@ def verify(
             left_s = (time.monotonic() - begun) * (total - read) / read if 0 < read < total else None
             progress.show("reading the output", detail=f"{read:,} of {total:,} records", left_s=left_s)
 
-        kafka = reachable_kafka(Settings())
-        result = audit_output(kafka, job, topics=topic or (), seconds=seconds, on_read=show)
+        result = audit_output(kafka_of_jobs(), job, topics=topic or (), seconds=seconds, on_read=show)
     if output is Output.JSON:
         echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:
