@@ -148,7 +148,7 @@ class Webhook(BaseModel):
 
 
 class Oidc(BaseModel):
-    """The OpenID Connect provider with which users sign in to the dashboard.
+    """The OpenID Connect provider that users sign in to the dashboard with.
 
     Attributes:
         issuer: Address of the provider, exactly as in its metadata; https, or http on this machine.

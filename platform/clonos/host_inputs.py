@@ -37,7 +37,7 @@ def raise_file_limit() -> int:
 
 
 def require_files() -> None:
-    """Raise the limit of open files, and refuse one with which a driver's JVM could not start.
+    """Raise the limit of open files, and refuse a limit that is too low for a driver's JVM.
 
     Raises:
         EnvironmentFault: The hard limit is too low.

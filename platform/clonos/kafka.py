@@ -106,7 +106,7 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def java_options(kafka: KafkaSettings) -> dict[str, str]:
-    """The options with which Kafka's Java clients connect."""
+    """The options that Kafka's Java clients need to connect."""
     options = {"bootstrap.servers": kafka.bootstrap_servers}
     if kafka.security_protocol != "PLAINTEXT":
         options["security.protocol"] = kafka.security_protocol

@@ -34,7 +34,7 @@ _PROPERTIES: Final = {
 
 @pytest.fixture(params=VERSIONS)
 def older(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaSettings]:
-    """A broker of one of `VERSIONS` on which unused ids expire after 15 s."""
+    """A broker of one of `VERSIONS`, where unused ids expire after 15 s."""
     broker = fetched_jars("org.apache.kafka", "kafka_2.13", request.param, VERSIONS[request.param])
     # Not below the folder of the embedded version: its start-up cache fits its jars only.
     jars = Jars(connector=broker / "connector", broker=broker, compiler=ensure_jars(Settings()).compiler)

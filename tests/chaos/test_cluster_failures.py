@@ -60,7 +60,7 @@ def start(
         def run_until_a_task_waits(kind: str) -> tuple[Waiting[StandaloneCluster], Feeder]:
             delivery = "atomic-epoch" if kind in _ATOMIC else "exactly-once"
             spec = {"master": cluster.master, "sparkConf": conf, "delivery": delivery}
-            # Some tasks of an atomic epoch send their rows in parts, others in the message with which they end.
+            # Some tasks of an atomic epoch send their rows in parts, others in their last message.
             padding = PADDING if kind in _ATOMIC else 0
             jobs = WaitingJobs(cluster, kafka, name, make_topic, tmp_path, spec, (), environment, padding)
             run, until_a_task_waits = jobs.start(computation(kind))

@@ -1,4 +1,4 @@
-"""A job on a Spark cluster of real processes, one task of which waits while others of its epoch finish."""
+"""A job on a Spark cluster of real processes. One of its tasks waits while others of its epoch finish."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=Cluster)
 
 @dataclass
 class Waiting(Generic[C]):
-    """A job on the cluster, one task of which waits."""
+    """A job on the cluster; one of its tasks waits."""
 
     cluster: C
     run: JobRun

@@ -24,7 +24,7 @@ class DriverThread:
     Attributes:
         driver: The driver.
         events: Its events so far.
-        failure: The error with which it ended.
+        failure: The error that ended it.
     """
 
     def __init__(

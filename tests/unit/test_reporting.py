@@ -20,7 +20,7 @@ def test_with_a_backend(pytestconfig):
 
 
 def run(folder: Path, **environment: str) -> tuple[int, str, str]:
-    """Exit code, report and summary of two tests, one of which needs a backend that is missing."""
+    """Exit code, report and summary of two tests; one needs a backend that is missing."""
     summary = folder / "summary.txt"
     file = folder / "test_inner.py"
     file.write_text(INNER)

@@ -36,7 +36,7 @@ class _Budget:
 
 
 class _Files:
-    """The files of an artifact at `path`, of which only those that `read` returns are in memory.
+    """The files of an artifact at `path`. Only files that `read` returns are in memory.
 
     Attributes:
         sums: The size in bytes and the CRC-32 of each file, by name.

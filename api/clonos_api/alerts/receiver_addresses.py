@@ -1,4 +1,4 @@
-"""The addresses to which the name of a webhook's receiver resolves."""
+"""The addresses that the name of a webhook's receiver resolves to."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sign-in through an OpenID Connect provider: authorization code flow with PKCE, state and nonce.
 
 Authlib and joserfc do the protocol. Nothing of the provider's tokens is stored: the verified claims give a subject and
-a role, with which the browser gets a session of Clonos.
+a role: the browser gets a session of Clonos with it.
 """
 
 from __future__ import annotations

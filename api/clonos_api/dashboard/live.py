@@ -232,7 +232,7 @@ class Pulse:
         return known, await self.drawn.whole(board)
 
     def beat(self) -> bytes:
-        """An encoded event with the milliseconds by which the newest board is older than the pause between reads."""
+        """An encoded event with the age of the newest board beyond the pause between reads, in milliseconds."""
         late_s = time.monotonic() - self._read_at - self.boards.pause_s()
         return format_sse_event(data_str=str(round(1000 * max(0, late_s))), event="beat")
 

@@ -4,7 +4,7 @@ The API token itself is not in the cookie: cookies are sent to every port of a h
 
 A link of `clonos open` has a code in its fragment, which browsers do not send: it is in no log and no `Referer`. The
 page removes it from the address and the history, and sends it when the user presses "Sign in". Without that button, a
-link from a stranger would sign the user in as that stranger.
+link from another user would sign the user in as that other one.
 """
 
 from __future__ import annotations

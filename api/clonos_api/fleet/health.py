@@ -136,7 +136,7 @@ def _behind(job: JobRow, lag: int | None, rates: Rates) -> str | None:
         return ""
     # In whole minutes: a reason that changes each second would be sent each second.
     minutes = int(lag / rates.read // 60)
-    return f"its unread records take more than {duration(60_000 * minutes)} at the rate at which it reads now"
+    return f"its unread records take more than {duration(60_000 * minutes)} at its present rate"
 
 
 def _seats(job: JobRow, facts: Facts) -> list[Seat]:

@@ -64,7 +64,7 @@ class HostSample:
     name: str
     state: str
     slots: int
-    used: int  # number of open runs, each of which uses a slot
+    used: int  # number of open runs; each uses a slot
     pool_available: int  # number of warm pool drivers without a job
     rival_at: datetime | None = None  # newest request of a process that another one has replaced as its agent
 

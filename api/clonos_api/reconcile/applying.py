@@ -251,7 +251,7 @@ async def _explain_claim(
 
 
 async def _lock_runs(session: AsyncSession, decisions: Sequence[d.Decision], replaced: RunRow | None) -> None:
-    """Locks the runs that change in the order in which reports of agents lock them."""
+    """Locks the runs that change, in the same order as reports of agents."""
     changed = [
         decision.run
         for decision in decisions

@@ -129,7 +129,7 @@ class JobFacts:
     state: JobState
     desired: DesiredState
     since: datetime  # time when the job entered its state
-    deadline: datetime | None = None  # time by which a transient state, such as STOPPING, has to end
+    deadline: datetime | None = None  # the end of the time for a transient state, such as STOPPING
     stop: StopRequest | None = None  # the request that stops the job, with its mode
     restart: bool = False  # whether a restart request is pending
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class JobFacts:
     planned_move: Moving | None = None
     successor: RunFacts | None = None  # run that takes over in the planned move
     next_stored: bool = True  # whether the version is stored with which the job continues after its run
-    previous_stored: bool = True  # whether the version is stored to which the job goes back if the planned move fails
+    previous_stored: bool = True  # whether the version is stored that the job goes back to if the planned move fails
     prefers_pool: bool = False  # whether a pool driver can run the job
     cluster: ClusterFacts | None = None  # the Spark cluster of the next driver; None: a local master
     newest_cluster: ClusterFacts | None = None  # the cluster of the newest version, which an upgrade starts

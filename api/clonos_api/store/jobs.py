@@ -31,7 +31,7 @@ from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import GenerationRow, JobNameRow, JobRow, JobVersionRow, RunRow
 
 # States without a running driver and without a transition in progress.
-_COMPARED: Final = 200  # newest names with which an unknown name is compared
+_COMPARED: Final = 200  # newest names that an unknown name is compared with
 SETTLED: Final = frozenset({JobState.CREATED, JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
 
 
@@ -185,7 +185,7 @@ async def stored_version(session: AsyncSession, job: JobRow, version: int) -> Jo
 
 
 async def worked(session: AsyncSession, job: JobRow, *, but: int | None = None) -> int | None:
-    """The stored version of which a driver finished an epoch last, other than version `but`; None: there is none.
+    """The stored version whose driver finished an epoch last, other than version `but`; None: there is none.
 
     A version whose code failed in its newest run did not work.
     """

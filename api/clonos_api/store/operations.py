@@ -34,7 +34,7 @@ async def begin(
 ) -> OperationRow:
     """Insert an operation in progress, requested by the subject `by`; its deadline is in `timeout_s` seconds.
 
-    `arguments` are the data of the request with which the reconciler completes the operation.
+    `arguments` are the data of the request that the reconciler needs to complete the operation.
     """
     moment = await now(session)
     row = OperationRow(

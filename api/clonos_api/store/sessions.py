@@ -25,7 +25,7 @@ LONGEST_S: Final = 7 * 86_400.0  # of a session of an API token, with all renewa
 
 
 async def open_by_token(session: AsyncSession, token: str, *, by_link: bool = False) -> tuple[TokenRow, str]:
-    """Open a session with the rights of an API token, with which it ends.
+    """Open a session with the rights of an API token; it ends with the token.
 
     Args:
         session: The transaction.

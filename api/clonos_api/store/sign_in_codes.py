@@ -1,4 +1,4 @@
-"""Codes with which a browser signs in without the API token: each works once, for a minute.
+"""Codes that sign a browser in without the API token: each works once, for a minute.
 
 A code has 256 random bits, so one round of SHA-256 protects it.
 """

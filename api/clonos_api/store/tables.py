@@ -418,7 +418,7 @@ class SavepointRow(Base):
     epochs: Mapped[dict[str, int]]  # query → newest finished epoch in the savepoint
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     failure: Mapped[Failure | None]  # why its creation or deletion failed
-    version: Mapped[int]  # version of the job's specification with which the checkpoint was written
+    version: Mapped[int]  # version of the job's specification that wrote the checkpoint
     artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))
     created_at: Mapped[datetime]
     completed_at: Mapped[datetime | None]
@@ -596,7 +596,7 @@ class TokenRow(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    # The API token with which a browser signed in, or ``oidc``, if this is the token of its session; else None.
+    # The API token that a browser signed in with, or ``oidc``, if this is the token of its session; else None.
     session_of: Mapped[str | None] = mapped_column(String(16), index=True)
     replaced_by: Mapped[str | None] = mapped_column(String(16))  # the token of its rotation
     # Whether its agent made it to replace its own; false: a person did.
@@ -604,7 +604,7 @@ class TokenRow(Base):
 
 
 class SignInCodeRow(Base):
-    """A code with which a browser signs in once, or the cookie of an attempt with the identity provider, as a hash."""
+    """A code that signs a browser in once, or the cookie of an attempt with the identity provider, as a hash."""
 
     __tablename__ = "sign_in_codes"
 

@@ -73,7 +73,7 @@ async def create(session: AsyncSession, body: TokenCreate, *, caller: str | None
     Args:
         session: The transaction.
         body: The name, role and lifetime of the token.
-        caller: Id of the token with which it was requested; None if no token was needed, or `lock_valid` was called.
+        caller: Id of the token that requested it; None if no token was needed, or `lock_valid` was called.
 
     Raises:
         StateConflict: A token of a user would get a subject that has tokens or jobs only because its name is the same.

@@ -138,7 +138,7 @@ class CommittedEpochs:
         Each query's lanes are truncated on their own, so the oldest commits with markers of one query may precede the
         newest commits without markers of another.
         """
-        begun: set[str] = set()  # queries of which a commit has its markers
+        begun: set[str] = set()  # queries that have a commit with its markers
         truncated = 0
         for number, commit in enumerate(self._waiting, 1):
             if commit.query in begun or not commit.records:

@@ -135,7 +135,7 @@ class VisibleOutput:
             del due[place]
 
     def earlier(self, published: Iterable[Sum]) -> Earlier:
-        """Return the sums of the output before its last transactions, each of which published one of these sums.
+        """Return the sums of the output before its last transactions; each of these published one of the sums.
 
         The records of a transaction are the last run of some partitions, unless transactions overlapped. So this finds
         nothing for lanes that tasks publish.

@@ -48,12 +48,12 @@ def stable_name(name: str | None, function: object) -> str:
 
 
 def shown_name(function: object) -> str:
-    """Return the name by which Spark's query plans show a function."""
+    """Return the name of a function in Spark's query plans."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def shown_in_plans() -> frozenset[str]:
-    """Return the names by which Spark's query plans show the operators of the job that is being defined."""
+    """Return the names, in Spark's query plans, of the operators of the job that is being defined."""
     return frozenset(shown for names in _operators.values() for shown in names)
 
 

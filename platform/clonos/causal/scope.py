@@ -248,7 +248,7 @@ def task_scope(scope: TaskScope) -> Iterator[TaskScope]:
 
 @contextlib.contextmanager
 def row_scope(index: int) -> Iterator[_Row]:
-    """Run the block for row number `index` of the task, on which random draws without a key depend.
+    """Run the block for row number `index` of the task: random draws without a key depend on it.
 
     Yields the position, which the block can move to another row.
     """

@@ -55,7 +55,7 @@ Timeout = Annotated[
 def schema(
     cluster: Annotated[bool, typer.Option("--cluster", help="The schema of cluster.yaml instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of job.yaml, with which editors complete and check it."""
+    """Print the JSON Schema of job.yaml, which lets editors complete and check it."""
     import json
 
     from clonos.documents import json_schema

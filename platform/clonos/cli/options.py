@@ -104,7 +104,7 @@ PublishAgain = Annotated[
 ]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(help="A topic to which the job publishes; name all of them (default: those in the causal log)."),
+    typer.Option(help="A topic that the job publishes to; name all of them (default: those in the causal log)."),
 ]
 Observed = Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")]
 JobArgument = Annotated[

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _AFTER_S: Final = 2.0
 _STARTS: Final = ("start", "restart", "resolve", "rollback")  # operations that wait for a host
-_NEWEST: Final = 5  # durations of which an estimate is the median
+_NEWEST: Final = 5  # an estimate is the median of this number of durations
 _EVENTS: Final = 200
 _POLL_S: Final = 0.5
 _WORKS_S: Final = 180.0  # for the first epochs of a started job

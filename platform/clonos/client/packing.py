@@ -28,7 +28,7 @@ _FILE: Final = 0o100644 << 16
 
 @dataclass(frozen=True)
 class Packed:
-    """Job code in the form in which `Artifacts.upload` sends it."""
+    """Job code as `Artifacts.upload` sends it."""
 
     name: str  # file name; the suffix is the format: ``.py`` or ``.zip``
     content: bytes

@@ -256,7 +256,7 @@ class Tokens(Routes):
         return decode(TokenCreated, answer.content)
 
     def sign_in_code(self) -> SignInCode:
-        """Create a code with which a browser signs in once, with the rights of this client's token.
+        """Create a code that signs a browser in once, with the rights of this client's token.
 
         Raises:
             NotFound: The control plane needs no token, and its dashboard no session.

@@ -306,7 +306,7 @@ class CheckpointDirectory:
 
     @_typed
     def lacks_state(self) -> bool:
-        """Whether the newest commit names state of which the checkpoint has no file, so that Spark cannot start."""
+        """Whether the newest commit names state that has no file in the checkpoint, so that Spark cannot start."""
         for epoch in self.commits()[-1:]:
             _, _, body = (self._read("commits", epoch) or "").partition("\n")
             operators: dict[str, list[Any]] = (json.loads(body) if _is_json(body) else {}).get("stateUniqueIds") or {}
@@ -566,7 +566,7 @@ def next_plan(query: str, committed: int, state: ControlState) -> Plan | None:
 def _without_lost_state(
     checkpoint: CheckpointDirectory, query: str, state: ControlState, check_retained: Callable[[Progress], None]
 ) -> list[str]:
-    """Set a checkpoint aside of which state is missing, if a replay of all epochs can restore the state."""
+    """Set a checkpoint with missing state aside, if a replay of all epochs can restore the state."""
     if not checkpoint.lacks_state():
         return []
     newest = max(state.newest_plan(query), state.committed.get(query, -1))

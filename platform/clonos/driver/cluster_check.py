@@ -281,7 +281,7 @@ def _minor(version_: str) -> str:
 
 
 def _failed(text: str) -> str:
-    """A sentence about a check of which a task failed, before it could report."""
+    """A sentence about a check whose task failed before it could report."""
     lost = _LOST_TASK.search(text)
     where = f"Executor {lost.group(2)} on {lost.group(1)}" if lost else "An executor"
     errors = [line for line in _PYTHON_ERROR.findall(text) if not line.startswith(("org.apache", "java."))]

@@ -63,7 +63,7 @@ def check_sinks(own: Ownership, sinks: Sequence[str], requests: Sequence[Request
 
 
 def check_sink_topic(own: Ownership, query: str, epoch: int, now: Mapping[str, str]) -> list[str]:
-    """Refuse to finish an epoch of which a part was published to a topic that was then deleted and created again.
+    """Refuse to finish an epoch if a part of it was published to a topic that was then deleted and created again.
 
     Args:
         own: The claimed log.

@@ -549,7 +549,7 @@ class Driver:
 
         Raises:
             CheckpointForeign: The checkpoint belongs to another job.
-            CheckpointMismatch: An epoch of which readers may have a part cannot be replayed. Nothing was changed.
+            CheckpointMismatch: Readers may have a part of an epoch that cannot be replayed. Nothing was changed.
         """
         state, key = self._known_log(), self._options.request_key
         if state is None or state.claim is None or (key and state.claim.request_key == key):

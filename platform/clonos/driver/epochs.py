@@ -241,7 +241,7 @@ class EpochRunner:
             self._end()
 
     def abort(self, _epoch: int) -> None:
-        """End an epoch of which a task or the commit failed."""
+        """End an epoch whose task or commit failed."""
         self._lane.discard()
         self._end()
 
@@ -535,7 +535,7 @@ class EpochRunner:
         return ",".join(f"{topic}={known[topic]}" for topic in topics)
 
     def _finished_topics(self, planned: Planned) -> frozenset[str]:
-        """The topics of the epoch that a pattern selects, and of which the epoch reads all records."""
+        """The epoch's topics that a pattern selects and the epoch reads to the end."""
         if not self._by_pattern:
             return frozenset()
         finished = finished_topics(self._spark, self._run_id)

@@ -1,6 +1,6 @@
 """Deleted topics of a pattern that a query has read to their end: the query continues without them.
 
-Each plan of a query with a pattern names the topics of which its epoch reads all records. A topic with further records
+Each plan of a query with a pattern names the topics that its epoch reads to the end. A topic with further records
 is in the plan of each epoch, because Spark gives every such partition a share of a bounded epoch.
 """
 

@@ -19,7 +19,7 @@ _EVERY_S: Final = 60.0
 
 
 class LogTopicWatch:
-    """Polls the topic's settings, and reports those with which Kafka could lose records of the log.
+    """Polls the topic's settings, and reports settings that let Kafka lose records of the log.
 
     The job continues: nothing is lost yet. Its next start is refused.
 

@@ -129,7 +129,7 @@ class WrongColumnType(JobCodeError):
     `clonos.spark.arrow_results` refuses it by its name, unless the session has another daemon for its Python workers.
 
     Attributes:
-        type: The declared type for which Spark asked, such as ``Int``.
+        type: The declared type that Spark asked for, such as ``Int``.
     """
 
     def __init__(self, what: str, *, kept: str = "", hint: str = "", type: str = "") -> None:  # noqa: A002

@@ -1,4 +1,4 @@
-"""Savepoints of which the checkpoint or the copy is on HDFS, S3 or another file system of Hadoop.
+"""Savepoints on HDFS, S3 or another file system of Hadoop: the checkpoint, the copy or both.
 
 There are no links there, so files are copied while the job runs, and a copy that took too long is refused: it is
 complete if the epoch's log entries are still there at its end, because Spark removes state no earlier than these.

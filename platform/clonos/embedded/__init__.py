@@ -6,7 +6,7 @@
 - `aot`: start-up caches of Java 25, which start a broker in a third of the time.
 - `broker`: `EmbeddedKafka`, a cluster of real Kafka brokers in KRaft mode.
 - `layout`: ports and configuration of the brokers; `cluster`: the file ``cluster.json`` in the cluster's directory.
-- `standalone_spark`: the processes of a Spark standalone cluster; `spark_java`: the Java on which Spark's JVMs run.
+- `standalone_spark`: the processes of a Spark standalone cluster; `spark_java`: the Java of Spark's JVMs.
 - `processes`: detached processes that another process can find and stop.
 - `reachable`: chooses the Kafka that a command uses: the configured one, else the embedded one.
 

@@ -82,7 +82,7 @@ class EmbeddedKafka:
 
     @property
     def kafka(self) -> KafkaSettings:
-        """Settings with which clients connect to this cluster."""
+        """Settings of clients that connect to this cluster."""
         return self._client.model_copy(update={"bootstrap_servers": self.bootstrap_servers})
 
     def status(self) -> ClusterStatus:

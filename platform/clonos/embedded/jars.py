@@ -159,7 +159,7 @@ def _retrieve(settings: Settings, work: Path, folders: tuple[str, ...]) -> None:
 
 
 def ivy_command(settings: Settings, scratch: Path, *, configurations: Iterable[str] = _SETS) -> list[str]:
-    """Return the command line with which Ivy resolves `scratch`/``ivy.xml``; the caller adds the options for the
+    """Return the command line that makes Ivy resolve `scratch`/``ivy.xml``; the caller adds the options for the
     output.
     """
     java = java_binary()

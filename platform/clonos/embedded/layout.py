@@ -80,7 +80,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int]:
-    """`count` distinct free ports, chosen at random, none of which is in `without`.
+    """`count` distinct free ports, chosen at random, and not in `without`.
 
     Raises:
         PortInUse: Fewer ports are free.

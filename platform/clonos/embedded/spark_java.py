@@ -85,7 +85,7 @@ def scala_version() -> str:
 
 
 def spark_flags(java: Path) -> list[str]:
-    """Return the flags with which a JVM of Spark runs on the Java executable `java`."""
+    """Return the flags that a JVM of Spark needs on the Java executable `java`."""
     flags = [*_MODULE_FLAGS, *_version_flags(java)]
     if java_major(java) < _UNSAFE_MAJOR:
         flags.append(f"--add-opens={_SECURITY_ACTION}=ALL-UNNAMED")
@@ -104,12 +104,12 @@ def _version_flags(java: Path) -> list[str]:
 
 
 def java_home_for_spark(folder: Path, java: Path, cache: StartUpCache | None = None) -> Path:
-    """Return a ``JAVA_HOME`` with which Spark's own launchers start `java`.
+    """Return a ``JAVA_HOME`` that makes Spark's own launchers start `java`.
 
     Args:
         folder: Directory for a launcher script; it is created if needed.
         java: Java executable.
-        cache: A cache with which executors start faster.
+        cache: A cache that makes executors start faster.
 
     Returns:
         The home of `java` if it has the vector module and needs no flags; else `folder`, whose ``bin/java`` drops the

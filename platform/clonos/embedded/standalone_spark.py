@@ -85,7 +85,7 @@ class StandaloneSpark:
         port: Port of the master.
         ui_port: Port of the master's web UI.
         size: What each worker offers.
-        cache: A cache with which executors start faster.
+        cache: A cache that makes executors start faster.
         host: Name of the host of the processes, on which they listen. Default: loopback, on this machine.
         master: URL of the master of workers here, if the master is on another host.
         settings: Further Spark settings of the processes.
@@ -119,7 +119,7 @@ class StandaloneSpark:
 
     @property
     def secret(self) -> str:
-        """The secret with which applications authenticate (``spark.authenticate.secret``)."""
+        """The secret that applications authenticate with (``spark.authenticate.secret``)."""
         return self._secret_file.read_text().strip()
 
     @property

@@ -202,7 +202,7 @@ class CodeNotRepeatable(UserError):
 
 
 class StartPointMissing(UserError):
-    """The savepoint or epoch from which a job was to start does not exist any more. Reported as a job's failure."""
+    """The savepoint or epoch that a job should start from does not exist any more. Reported as a job's failure."""
 
     slug = "start-point-missing"
     exit_code = 29

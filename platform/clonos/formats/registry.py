@@ -47,7 +47,7 @@ def named(number: SchemaKey) -> str:
 
 
 class SchemaSource(Protocol):
-    """A function with which a task looks up the schema of an id."""
+    """A function that looks up the schema of an id, for a task."""
 
     def __call__(self, number: SchemaKey, *, serialized: bool = False) -> Schema:
         """Return the schema with the id or GUID `number`; `serialized` as in `Registry.schema`."""
@@ -195,7 +195,7 @@ def registry_at(url: str) -> Registry:
 
 
 def registry_environment() -> dict[str, str]:
-    """Return the variables ``CLONOS_REGISTRY__…``, with which Python workers on other hosts connect to a registry."""
+    """Return the variables ``CLONOS_REGISTRY__…``, which Python workers on other hosts need for a registry."""
     return {name: value for name, value in os.environ.items() if name.startswith("CLONOS_REGISTRY__")}
 
 

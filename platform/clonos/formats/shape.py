@@ -1,4 +1,4 @@
-"""Converts Spark types to Python types, with which msgspec checks each decoded record."""
+"""Converts Spark types to Python types, so that msgspec checks each decoded record."""
 
 from __future__ import annotations
 

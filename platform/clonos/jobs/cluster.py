@@ -49,7 +49,7 @@ class KubernetesSettings(_Part):
         service_account: Service account of these pods; empty: the default one of the namespace. Executors do not call
             Kubernetes.
         pod_template: File on the drivers' hosts with the template of an executor's pod; empty: none.
-        pull_secrets: Names of secrets with which nodes pull the image.
+        pull_secrets: Names of the secrets that nodes need to pull the image.
     """
 
     image: str = Field(min_length=1, pattern=r"^\S+$")

@@ -200,7 +200,7 @@ def _requirements(package: Distribution) -> Iterator[Requirement]:
 
 
 def environment(folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables with which a driver uses the packages in `folder` (None: it has none of its
+    """Return the environment variables that make a driver use the packages in `folder` (None: it has none of its
     own).
 
     `base` are its other variables; a driver that starts again in them keeps no packages of an earlier start.

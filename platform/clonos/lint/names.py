@@ -51,7 +51,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A reference to `target`, due to which the code of `target` may run (`body`), or the functions inside `target`,
+    """A reference to `target`: because of it, the code of `target` may run (`body`), or the functions inside `target`,
     such as methods (`inner`).
     """
 

@@ -10,7 +10,7 @@ from clonos.lint.rules import RULES, Severity
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One finding of the linter: code due to which a replay may compute another result.
+    """One finding of the linter: code that may make a replay compute another result.
 
     Attributes:
         file: Path of the file; relative if the file is below the working directory.

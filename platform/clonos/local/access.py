@@ -1,4 +1,4 @@
-"""The API tokens of the local platform: the administrator's, with which the user works, and one for each agent."""
+"""The API tokens of the local platform: the administrator's, which the user works with, and one for each agent."""
 
 from __future__ import annotations
 

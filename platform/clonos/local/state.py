@@ -1,4 +1,4 @@
-"""The state file of a local platform in ``CLONOS_HOME``, with which any process can find and stop the platform."""
+"""The state file of a local platform in ``CLONOS_HOME``. It lets any process find and stop the platform."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class State:
         return self.status == "ready" and self.supervised
 
     def write(self, folder: Folder) -> None:
-        """Write the state file, by which other processes find and stop the platform; it is replaced atomically."""
+        """Write the state file, which lets other processes find and stop the platform; it is replaced atomically."""
         draft = folder.path / f".{_FILE}.{os.getpid()}"
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
         draft.replace(folder.path / _FILE)

@@ -37,7 +37,7 @@ class Platform(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def option(self) -> str:
-        """The value of ``clonos run --platform``, with which an agent names its control plane."""
+        """The value of ``clonos run --platform``: an agent names its control plane with it."""
         return f"{self.id} {self.name}"
 
     @classmethod
@@ -112,7 +112,7 @@ def taken_over(job: str, own: Platform, owner: Platform, claimed_ms: int) -> Job
 
 
 def adopting(job: str, own: Platform) -> str:
-    """Return the command with which the platform `own` takes over a job."""
+    """Return the command that makes the platform `own` take over a job."""
     if own.control_plane:
         return f"`clonos job start {job} --adopt`"
     return "`clonos run … --adopt`, or `adopt=True` for `clonos.exactly_once`"

@@ -109,7 +109,7 @@ class LaneAssignment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
-    """The record with which a driver becomes the owner of the log. It fences the earlier owners.
+    """The record that makes a driver the owner of the log. It fences the earlier owners.
 
     A claim repeats the state before it, so that a reader needs only the newest claim or marker of a partition.
     """
@@ -155,7 +155,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     # Topic → Kafka's id of it, for topics that are in no earlier record; or ``deleted ID``: it is not read any more.
     topic_ids: dict[str, str] = {}
     static_inputs: dict[str, str] = {}  # location of files that the query is joined with → their fingerprint
-    finished_topics: frozenset[str] = frozenset()  # topics of a pattern of which the epoch reads all records
+    finished_topics: frozenset[str] = frozenset()  # topics of a pattern that the epoch reads to the end
     # Above 0: the epoch reads and publishes nothing; it repartitions the query's state into this many partitions.
     rescaled_to: int = 0
 

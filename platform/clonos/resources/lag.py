@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 
 def lag_of_job(queries: Iterable[Mapping[str, int]]) -> int | None:
-    """Return the unread records of a job: of each topic those of the query that is furthest behind.
+    """Return the unread records of a job: for each topic, of the query that is furthest behind.
 
     Args:
         queries: Topic → unread records of each query; an empty mapping: the query has not reported.

@@ -107,7 +107,7 @@ def _addresses(master: str) -> list[tuple[str, int]]:
 
 
 def require_master(use: ClusterUse) -> None:
-    """Refuse a standalone cluster of which no master accepts a connection, for which Spark would try for a minute, and
+    """Refuse a standalone cluster whose masters accept no connection, where Spark would try for a minute, and
     a cluster without an address.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The daemon from which Spark forks its Python workers, with the workers' imports done.
+"""The daemon that Spark forks its Python workers from, with the workers' imports done.
 
 Spark's own daemon imports very little, so each worker spends most of its first second on imports. Workers that are
 forked from this daemon share its imported modules.
@@ -56,7 +56,7 @@ def work(sock: socket.socket, authenticated: bool) -> int:
 
 
 def _checked(packed: list[tuple[Iterator[Row], StructType]]) -> list[tuple[Iterator[Row], StructType]]:
-    """The rows that a stateful processor yields for a key, of which pyarrow would cut 1.9 to an integer."""
+    """The rows that a stateful processor yields for a key; pyarrow would cut a 1.9 in them to an integer."""
     [(rows, spark_type)] = packed
     return [(_exact(rows, spark_type), spark_type)]
 

@@ -69,7 +69,7 @@ def set_login_user(name: str) -> None:
 
 
 def start_callbacks(spark: SparkSession) -> None:
-    """Start the server on which the JVM calls functions of this process, with the gateway's token.
+    """Start the server that lets the JVM call functions of this process, with the gateway's token.
 
     PySpark starts it without a token: each user of the machine could call the functions. A server that the user's own
     program has started stays as it is, because calls may be in progress.
@@ -136,7 +136,7 @@ _loaded: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether the session's JVM can load the class, in the way in which Spark looks up a format."""
+    """Whether the session's JVM can load the class, as Spark looks up a format."""
     loaded = _loaded.setdefault(spark._jvm, set())
     if name not in loaded:
         try:

@@ -62,7 +62,7 @@ class LanePass(msgspec.Struct, frozen=True, rename="camel"):
         kept: Whether a producer may serve more than one transaction (KIP-890).
         request_bytes: The largest batch that fits into a request.
         buffer_bytes: The largest batch that fits into a producer's buffer.
-        connection: The options with which Kafka's Java clients connect.
+        connection: The options that Kafka's Java clients need to connect.
         producer: Further options of the producers.
         patient: Options that replace those for a lane of more than `patient_bytes`.
         patient_bytes: Bytes.

@@ -83,7 +83,7 @@ def deleted_topics(spark: SparkSession, topics: Collection[str]) -> Iterator[Non
 
 
 def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
-    """The topics of patterns of which the newest planned epoch of a running query reads all records.
+    """The topics of patterns that the newest planned epoch of a running query reads to the end.
 
     Args:
         spark: The session of the query.

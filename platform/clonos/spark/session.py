@@ -269,7 +269,7 @@ def build_session(
 
 
 def _remove_scratch(scratch: Path) -> None:
-    """Remove a session's directory, and the settings with which a later session would use the programs in it."""
+    """Remove a session's directory, and the settings that would make a later session use the programs in it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.pop(forks.ADDRESS, None)
     shutil.rmtree(scratch, ignore_errors=True)

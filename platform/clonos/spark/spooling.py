@@ -84,7 +84,7 @@ class Committer(Protocol):
         """Publish the rows and commit the epoch, before Spark writes ``commits/epoch``."""
 
     def abort(self, epoch: int) -> None:
-        """Discard an epoch of which a task or the commit failed."""
+        """Discard an epoch whose task or commit failed."""
 
 
 class DriverLane(Protocol):

@@ -1,4 +1,4 @@
-"""The request with which an agent makes a pool driver (`clonos.standby.pool_driver`) the driver of a run."""
+"""The request of an agent that makes a pool driver (`clonos.standby.pool_driver`) the driver of a run."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Rehearsal:
         epoch = self._plan_empty_epoch(query, batch_partitions(frame))
         first = {lane.number for lane in epoch.lanes[:1]}
         try:
-            # As in a replay of which some lanes are published.
+            # As in a replay after some of its lanes were published.
             publish_rest(frame, epoch, first, lambda rows, _: run_lanes(rows, epoch, _publish_nothing))
             run_lanes(frame, epoch, _publish_nothing)
         finally:
@@ -265,7 +265,7 @@ class _FirstEpoch:
             self._end()
 
     def abort(self, _epoch: int) -> None:
-        """End the epoch, of which a task failed."""
+        """End the epoch, whose task failed."""
         if not self.done.is_set():
             self.failure = NotRehearsed("a task failed")
             self.done.set()

@@ -318,7 +318,7 @@ class Standby:
 
     @cached_property
     def _recording_depth(self) -> str:
-        """The sharing depth with which the job's functions record determinants; empty: none is recorded."""
+        """The sharing depth of the determinants that the job's functions record; empty: none is recorded."""
         depth = str(self._driver.sharing_depth)
         records = depth != "0" and any(has_operators(query.frame) for query in self._driver.queries)
         return depth if records else ""

@@ -88,7 +88,7 @@ class Report(DriverEvent, kw_only=True):
         kept: What was kept safe.
         hint: What to do next.
         stack: Stack of the cause, of at most 8,000 characters; empty without a cause.
-        codes: Hashes of the code with which the job can run (`clonos.errors.CheckpointMismatch`); usually empty.
+        codes: Hashes of the code that the job can run (`clonos.errors.CheckpointMismatch`); usually empty.
     """
 
     usual_level = "warning"

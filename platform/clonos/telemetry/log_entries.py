@@ -276,7 +276,7 @@ class EpochSpan:
 
 
 def collapse_epochs(entries: Sequence[LogEntry]) -> list[LogEntry | EpochSpan]:
-    """`entries`, with consecutive routine entries instead of which there is one span.
+    """`entries`, with one span instead of consecutive routine entries.
 
     Example:
         >>> line = '{"event": "epoch", "query": "out", "epoch": %d, "replay": false, "generation": 1}'

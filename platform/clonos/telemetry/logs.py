@@ -90,7 +90,7 @@ def _redact_event(_logger: Any, _method: str, event: _Event) -> _Event:
 
 
 def environment() -> dict[str, str]:
-    """Environment variables with which a Python worker logs in this process's format."""
+    """Environment variables that make a Python worker log in this process's format."""
     return {name: os.environ[name] for name in ("CLONOS_LOG_FORMAT", "CLONOS_LOG_LEVEL") if name in os.environ}
 
 

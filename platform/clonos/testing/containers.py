@@ -25,7 +25,7 @@ from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings
 from clonos.spark.session import build_session
 
-# The version with which Clonos is tested.
+# The version that Clonos is tested with.
 IMAGE: Final = "apache/kafka:4.3.1"
 IMAGE_VARIABLE: Final = "CLONOS_KAFKA_IMAGE"
 DATA: Final = Path("/var/lib/kafka/data")
@@ -42,7 +42,7 @@ class KafkaContainer:
             environment variable ``CLONOS_KAFKA_IMAGE``, or else `IMAGE`.
 
     Attributes:
-        kafka: Settings with which clients on this machine connect.
+        kafka: Settings of clients on this machine.
 
     Raises:
         BrokerUnavailable: (on entry) The broker did not answer within two minutes; a note has the end of its log.

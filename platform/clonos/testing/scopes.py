@@ -23,14 +23,14 @@ START: Final = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 
 class NotRecorded(BaseException):
-    """A replay in a test called a service with arguments for which the exported log has no answer.
+    """A replay in a test called a service with arguments that have no answer in the exported log.
 
     It is not an `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
     """
 
 
 class Scope:
-    """The epoch of `fixed` or `replay`, in which a test calls functions of a job.
+    """The epoch of `fixed` or `replay`. A test calls functions of a job in it.
 
     Attributes:
         epoch: Number of the epoch.

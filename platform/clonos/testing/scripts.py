@@ -23,7 +23,7 @@ Answers = Mapping[Any, Any] | Sequence[Any] | Callable[..., Any]
 
 
 class Unscripted(BaseException):
-    """A service was called with arguments for which its script has no answer, or after the last answer in a sequence.
+    """A service was called with arguments that have no answer in its script, or after the last answer in a sequence.
 
     It is not an `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
     """

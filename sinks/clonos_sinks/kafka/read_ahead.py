@@ -48,7 +48,7 @@ class ReadAhead:
 
         Args:
             spark: The session.
-            connection: The options with which Kafka's Java clients connect.
+            connection: The options that Kafka's Java clients need to connect.
             offsets: Transactional id → offset of the lane's newest claim or marker; -1: it is not known.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A job for a Spark cluster, one task of which waits once, so that a test can end its executor at that moment.
+"""A job for a Spark cluster. One of its tasks waits once, so that a test can end its executor at that moment.
 
 The task that reaches the record `trigger` writes its process id to the file `waits`, and then waits for the file
 `waits`.go. A repeated task does not wait.

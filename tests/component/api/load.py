@@ -318,21 +318,21 @@ class Load:
                 continue
             work = answer.json()
             revision = work["revision"]
-            for order in work["runs"]:
-                self._follow(drivers.setdefault(order["run"], Driver(order["name"])), order)
-            wanted = {order["run"] for order in work["runs"]}
+            for run_spec in work["runs"]:
+                self._follow(drivers.setdefault(run_spec["run"], Driver(run_spec["name"])), run_spec)
+            wanted = {run_spec["run"] for run_spec in work["runs"]}
             for run, driver in drivers.items():
                 driver.unwanted = run not in wanted
 
-    def _follow(self, driver: Driver, order: dict[str, Any]) -> None:
+    def _follow(self, driver: Driver, run_spec: dict[str, Any]) -> None:
         if driver.report.get("final"):
             return
-        if order["desired"] != "RUNNING":
+        if run_spec["desired"] != "RUNNING":
             driver.report = {**driver.report, "state": "STOPPING"}
-            if order["desired"] == "ABSENT":
+            if run_spec["desired"] == "ABSENT":
                 self.wrong.append(f"{driver.job} is to be killed, as if its host had been lost")
         elif not driver.report:
-            driver.report = {"state": "STARTING", "attempts": order.get("earlier_attempts", 0) + 1, "pid": 42}
+            driver.report = {"state": "STARTING", "attempts": run_spec.get("earlier_attempts", 0) + 1, "pid": 42}
 
     async def _push_all(self, caller: Caller, path: str, instance: str, drivers: dict[str, Driver]) -> None:
         """Runs the drivers and pushes their events: all events of a run before its exit is reported."""

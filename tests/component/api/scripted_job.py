@@ -106,8 +106,8 @@ class ScriptedJob:
         """The runs of a host, with their desired states."""
         return {run["run"]: run["desired"] for run in self.hosts[host].work()["runs"]}
 
-    def await_order(self, desired: str = "RUNNING", *, standby: bool, but: str = "") -> tuple[str, dict[str, Any]]:
-        """The host whose work has the job's driver, or its standby, in the state `desired`; and that order."""
+    def await_run_spec(self, desired: str = "RUNNING", *, standby: bool, but: str = "") -> tuple[str, dict[str, Any]]:
+        """The host that has the job's driver, or its standby, in the state `desired`; and its run specification."""
 
         def matching() -> list[tuple[str, dict[str, Any]]]:
             return [
@@ -118,8 +118,10 @@ class ScriptedJob:
                 if run.get("standby", False) == standby
             ]
 
-        orders: list[tuple[str, dict[str, Any]]] = eventually(matching, f"an order {desired}, standby {standby}")
-        return orders[-1]
+        run_specs: list[tuple[str, dict[str, Any]]] = eventually(
+            matching, f"a run specification {desired}, standby {standby}"
+        )
+        return run_specs[-1]
 
     def await_standby(self, state: str) -> dict[str, Any]:
         """The job's standby in `state`."""
@@ -150,12 +152,12 @@ class ScriptedJob:
 
     def start_with_standby(self) -> tuple[str, str, str, str]:
         """Start the driver, and its standby until it is READY: host and run of each."""
-        primary, order = self.await_order(standby=False)
-        self.start_driver(primary, order["run"], 1)
-        other, waiting = self.await_order(standby=True)
+        primary, run_spec = self.await_run_spec(standby=False)
+        self.start_driver(primary, run_spec["run"], 1)
+        other, waiting = self.await_run_spec(standby=True)
         self.report(other, waiting["run"], "RUNNING", "READY")
         assert self.await_standby("READY")["host"] == other
-        return primary, order["run"], other, waiting["run"]
+        return primary, run_spec["run"], other, waiting["run"]
 
     def fetch(self) -> dict[str, Any]:
         """The job, from the REST API."""

@@ -27,9 +27,9 @@ def test_a_run_through_the_routes(admin: httpx.Client, agent: ScriptedAgent, nam
     run = place(name, agent.name)
     work = agent.work()
     assert work["revision"] != before["revision"]
-    (order,) = work["runs"]
-    assert (order["run"], order["desired"], order["artifact"]) == (run, "RUNNING", job["artifact"])
-    assert agent.client.get(f"/artifacts/{order['artifact']}/content").status_code == 200
+    (run_spec,) = work["runs"]
+    assert (run_spec["run"], run_spec["desired"], run_spec["artifact"]) == (run, "RUNNING", job["artifact"])
+    assert agent.client.get(f"/artifacts/{run_spec['artifact']}/content").status_code == 200
 
     agent.heartbeat({"run": run, "state": "STARTING", "attempts": 1, "pid": 42})
     at = time.time()
@@ -173,12 +173,12 @@ def test_a_long_poll_waits_for_work(admin: httpx.Client, agent: ScriptedAgent, n
     run = place(name, agent.name)  # over another connection: the replica reads it from the database
     poller.join(10 * slowdown())
     assert not poller.is_alive(), "new work ends the long-poll before its time"
-    assert [order["run"] for order in answers[0]["runs"]] == [run]
+    assert [run_spec["run"] for run_spec in answers[0]["runs"]] == [run]
     revision = agent.work()["revision"]
     begun = time.monotonic()
     unchanged = agent.work(revision, 0.3)
     assert time.monotonic() - begun >= 0.3
-    assert [order["run"] for order in unchanged["runs"]] == [run]
+    assert [run_spec["run"] for run_spec in unchanged["runs"]] == [run]
 
 
 def test_a_newer_process_replaces_an_agent(api: Served, agent: ScriptedAgent) -> None:
@@ -259,7 +259,7 @@ def test_an_agent_takes_and_deletes_a_savepoint(
     operation = answer.json()["id"]
     (savepoint,) = admin.get(f"/jobs/{name}/savepoints").json()["data"]
     assert (savepoint["name"], savepoint["state"]) == ("first", "IN_PROGRESS")
-    _order(write, agent.id, "savepoint", savepoint["id"], operation)
+    _task(write, agent.id, "savepoint", savepoint["id"], operation)
     (task,) = agent.work()["tasks"]
     agent.task_done(task["task"], epochs={"out": 5}, size_bytes=123)
     agent.task_done(task["task"], epochs={"out": 6}, size_bytes=124)  # a repeated report changes nothing
@@ -271,13 +271,13 @@ def test_an_agent_takes_and_deletes_a_savepoint(
 
     deleting = admin.delete(f"/savepoints/{savepoint['id']}")
     assert deleting.status_code == 202
-    _order(write, agent.id, "delete-savepoint", savepoint["id"], deleting.json()["id"])
+    _task(write, agent.id, "delete-savepoint", savepoint["id"], deleting.json()["id"])
     agent.task_done(agent.work()["tasks"][0]["task"])
     assert admin.get(f"/savepoints/{savepoint['id']}").status_code == 404
     assert admin.get(f"/operations/{deleting.json()['id']}").json()["state"] == "COMPLETED"
 
 
-def _order(write: Callable[..., object], agent: str, kind: str, savepoint: str, operation: str) -> None:
+def _task(write: Callable[..., object], agent: str, kind: str, savepoint: str, operation: str) -> None:
     from clonos_api.store import tasks
 
     write(lambda session: tasks.create(session, agent, kind, {"savepoint": savepoint}, operation=operation))

@@ -105,7 +105,7 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
         run = place(api, agent, "words")
         large = upload(client, LARGE, "large.py")
         create_job(client, "idle", start=False, start_from={"epoch": 3, "publish_again": True}, adopt=True)
-        (platform,) = {order["platform"] for order in agent.work()["runs"]}
+        (platform,) = {run_spec["platform"] for run_spec in agent.work()["runs"]}
         assert get(client, "/jobs/words")["state"] == "RUNNING"
         upgrade = {"artifact": upload(client, b"# newer\n" + CODE)}
         begun = client.post("/jobs/words/upgrade", json=upgrade, headers={"If-Match": '"1"'})
@@ -142,10 +142,10 @@ def test_a_restored_control_plane_starts_nothing_and_accepts_no_older_token(
             assert agent.id != old_host
             assert agent.work()["runs"] == [], f"the agent stops the driver of {run}"
             assert client.post("/jobs/words/start").status_code == 202
-            (order,) = eventually(lambda: agent.work()["runs"], "a request starts the job")
-            assert order["run"] != run
-            assert order["platform"] == platform, "its claims follow the lost control plane's"
-            assert not order.get("adopt")
+            (run_spec,) = eventually(lambda: agent.work()["runs"], "a request starts the job")
+            assert run_spec["run"] != run
+            assert run_spec["platform"] == platform, "its claims follow the lost control plane's"
+            assert not run_spec.get("adopt")
         entries = get(client, "/audit?action=backup.restore")["data"]
         assert [entry["detail"]["stopped_jobs"] for entry in entries] == [1]
 

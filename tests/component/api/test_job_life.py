@@ -20,7 +20,7 @@ def leading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield service
 
 
-def _order(agent: ScriptedAgent, job: str, desired: str) -> dict[str, Any]:
+def _run_spec(agent: ScriptedAgent, job: str, desired: str) -> dict[str, Any]:
     """Returns the run specification of a job, once it has this desired state."""
     runs: list[dict[str, Any]] = []
 
@@ -28,7 +28,7 @@ def _order(agent: ScriptedAgent, job: str, desired: str) -> dict[str, Any]:
         runs[:] = [run for run in agent.work()["runs"] if run["name"] == job and run["desired"] == desired]
         return bool(runs)
 
-    eventually(look, f"the order {desired}")
+    eventually(look, f"the run specification {desired}")
     return runs[-1]
 
 
@@ -68,7 +68,7 @@ def test_a_job_from_creation_to_deletion(leading: Served, name: str) -> None:
         agent.register()
         created = client.post("/jobs", json={"spec": spec(name), "artifact": upload(client)})
         assert created.status_code == 201, created.text
-        first = _order(agent, name, "RUNNING")
+        first = _run_spec(agent, name, "RUNNING")
         run = first["run"]
         assert len(first["platform"]) == 32
         assert not first.get("adopt")
@@ -78,7 +78,7 @@ def test_a_job_from_creation_to_deletion(leading: Served, name: str) -> None:
         assert (job["generation"], job["host"], job["run"]) == (1, agent.name, run)
 
         stopping = client.post(f"/jobs/{name}/stop", json={"mode": "graceful", "timeout_s": 5})
-        _order(agent, name, "STOPPED")
+        _run_spec(agent, name, "STOPPED")
         agent.heartbeat(
             {"run": run, "state": "EXITED", "driver_state": "STOPPED", "attempts": 1, "exit_code": 0, "final": True}
         )
@@ -95,20 +95,20 @@ def test_a_job_from_creation_to_deletion(leading: Served, name: str) -> None:
 
         from_savepoint = {"savepoint": savepoint, "publish_again": True, "adopt": True}
         starting = client.post(f"/jobs/{name}/start", json=from_savepoint)
-        order = _order(agent, name, "RUNNING")
-        assert order["run"] != run
-        assert (order["platform"], order["adopt"]) == (first["platform"], True)
-        assert order["start_from"]["savepoint"] == savepoint
-        assert order["restore_location"] == client.get(f"/savepoints/{savepoint}").json()["location"]
-        _run(agent, order["run"], name, 2)
+        run_spec = _run_spec(agent, name, "RUNNING")
+        assert run_spec["run"] != run
+        assert (run_spec["platform"], run_spec["adopt"]) == (first["platform"], True)
+        assert run_spec["start_from"]["savepoint"] == savepoint
+        assert run_spec["restore_location"] == client.get(f"/savepoints/{savepoint}").json()["location"]
+        _run(agent, run_spec["run"], name, 2)
         assert _ends(client, starting)["state"] == "COMPLETED"
         assert _reaches(client, name, "RUNNING")["generation"] == 2
         # A driver that another platform fences later must not take the log back.
-        eventually(lambda: not _order(agent, name, "RUNNING").get("adopt"), "the first claim uses the adoption up")
+        eventually(lambda: not _run_spec(agent, name, "RUNNING").get("adopt"), "the first claim uses the adoption up")
 
         deleting = client.delete(f"/jobs/{name}")
         desired = eventually(
-            lambda: [run for run in agent.work()["runs"] if run["desired"] != "RUNNING"], "the order to end"
+            lambda: [run for run in agent.work()["runs"] if run["desired"] != "RUNNING"], "the run specification to end"
         )
         agent.heartbeat({"run": desired[0]["run"], "state": "EXITED", "attempts": 1, "exit_code": -9, "final": True})
         assert _ends(client, deleting)["state"] == "COMPLETED"

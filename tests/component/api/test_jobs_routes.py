@@ -298,10 +298,10 @@ def test_unknown_resources_are_problems(admin: httpx.Client, api: Served) -> Non
         assert answer.status_code == 404
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["status"] == 404
-    with httpx.Client(base_url=api.url, timeout=60, trust_env=False, verify=False) as stranger:
-        assert stranger.get("/api/v1/jobs").status_code == 401
-        assert stranger.get("/health/live").json() == {"status": "ok"}
-        assert stranger.get("/health/ready").status_code == 200
+    with httpx.Client(base_url=api.url, timeout=60, trust_env=False, verify=False) as anonymous:
+        assert anonymous.get("/api/v1/jobs").status_code == 401
+        assert anonymous.get("/health/live").json() == {"status": "ok"}
+        assert anonymous.get("/health/ready").status_code == 200
     health = admin.get("/health").json()
     assert (health["status"], health["database"], health["leader"]) == ("ok", "ok", False)
 

@@ -42,8 +42,8 @@ def other_host(job: ScriptedJob, *hosts: str) -> str:
 
 def take_over(job: ScriptedJob, host: str, run: str, old: tuple[str, str], generation: int = 2) -> None:
     """A standby is promoted while the driver runs; it starts as driver, and the old driver is fenced."""
-    target, order = job.await_order(standby=False, but=old[1])
-    assert (target, order["run"]) == (host, run)
+    target, run_spec = job.await_run_spec(standby=False, but=old[1])
+    assert (target, run_spec["run"]) == (host, run)
     assert job.runs(old[0])[old[1]] == "RUNNING", "the driver runs until then"
     assert job.fetch()["run"] == old[1]
     job.start_driver(host, run, generation)
@@ -70,7 +70,7 @@ def test_a_move_promotes_the_standby_that_is_ready(job: ScriptedJob) -> None:
     assert (recovery["from_host"], recovery["to_host"], recovery["standby"]) == (primary, other, waiting)
     assert 0 <= recovery["downtime_ms"] <= (time.time() - begun) * 1000
     # Another standby replaces the promoted one.
-    assert job.await_order(standby=True)[0] != other
+    assert job.await_run_spec(standby=True)[0] != other
     events = job.client.get("/events/history?type=job.generation").json()["data"]
     assert events[-1]["data"]["cause"] == "move"
     actions = [entry["action"] for entry in job.client.get("/audit").json()["data"]]
@@ -81,10 +81,10 @@ def test_a_move_to_a_host_without_a_standby_places_a_standby_first(job: Scripted
     primary, run, other, regular = job.start_with_standby()
     to = other_host(job, primary, other)
     operation = request(job, "move", to=to)
-    host, order = job.await_order(standby=True, but=regular)
+    host, run_spec = job.await_run_spec(standby=True, but=regular)
     assert host == to
-    job.report(to, order["run"], "RUNNING", "READY")
-    take_over(job, to, order["run"], (primary, run))
+    job.report(to, run_spec["run"], "RUNNING", "READY")
+    take_over(job, to, run_spec["run"], (primary, run))
     assert finished(job, operation)["state"] == "COMPLETED"
     assert job.fetch()["host"] == to
     assert job.runs(other) == {regular: "RUNNING"}, "the job's own standby stays"
@@ -97,13 +97,13 @@ def test_a_job_without_standbys_moves_through_a_temporary_standby(job: ScriptedJ
     version = job.fetch()["version"]
     patched = job.client.patch(f"/jobs/{job.name}", json={"spec": spec}, headers={"If-Match": f'"{version}"'})
     assert patched.status_code == 200, patched.text
-    assert job.await_order("ABSENT", standby=True)[1]["run"] == regular
+    assert job.await_run_spec("ABSENT", standby=True)[1]["run"] == regular
     job.report(other, regular, "EXITED", exit_code=-9, final=True)
     operation = request(job, "move")
-    host, order = job.await_order(standby=True)
-    assert order["version"] == 1, "as its driver: a changed specification takes effect at the next start"
-    job.report(host, order["run"], "RUNNING", "READY")
-    take_over(job, host, order["run"], (primary, run))
+    host, run_spec = job.await_run_spec(standby=True)
+    assert run_spec["version"] == 1, "as its driver: a changed specification takes effect at the next start"
+    job.report(host, run_spec["run"], "RUNNING", "READY")
+    take_over(job, host, run_spec["run"], (primary, run))
     assert finished(job, operation)["state"] == "COMPLETED"
     assert not any(run["standby"] for host in job.hosts.values() for run in host.work()["runs"])
 
@@ -122,7 +122,7 @@ def test_a_move_that_times_out_leaves_the_driver_in_place(job: ScriptedJob) -> N
 def test_a_move_whose_standby_crashes_leaves_the_driver_in_place(job: ScriptedJob) -> None:
     primary, run, other, waiting = job.start_with_standby()
     operation = request(job, "move", to=other)
-    job.await_order(standby=False, but=run)
+    job.await_run_spec(standby=False, but=run)
     job.report(other, waiting, "EXITED", "PROMOTING", exit_code=1, final=True, failure=BROKEN)
     failed = finished(job, operation)
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
@@ -160,7 +160,7 @@ def test_a_drained_host_hands_over_its_driver(job: ScriptedJob) -> None:
     take_over(job, other, waiting, (primary, run))
     job.await_job(state="RUNNING")
     assert job.recoveries()[0]["cause"] == "move"
-    assert job.await_order(standby=True)[0] not in (primary, other)
+    assert job.await_run_spec(standby=True)[0] not in (primary, other)
 
 
 # Upgrades
@@ -207,16 +207,16 @@ def await_upgraded_standby(job: ScriptedJob, old: str, waiting: str, state: str 
             if run["standby"] and run["version"] == 2
         ]
 
-    host, order = eventually(matching, "a standby of the new version is placed")[0]
-    assert order["run"] not in (old, waiting)
-    job.report(host, order["run"], "RUNNING", state)
-    return host, order["run"]
+    host, run_spec = eventually(matching, "a standby of the new version is placed")[0]
+    assert run_spec["run"] not in (old, waiting)
+    job.report(host, run_spec["run"], "RUNNING", state)
+    return host, run_spec["run"]
 
 
 def finish_old_driver(job: ScriptedJob, primary: str, run: str) -> None:
     """The driver of the old version is requested to finish its epoch, and finishes it."""
-    host, order = job.await_order("STOPPED", standby=False)
-    assert (host, order["run"], order["stop_mode"]) == (primary, run, "graceful")
+    host, run_spec = job.await_run_spec("STOPPED", standby=False)
+    assert (host, run_spec["run"], run_spec["stop_mode"]) == (primary, run, "graceful")
     job.report(primary, run, "STOPPING", "STOPPED")
 
 
@@ -230,7 +230,7 @@ def test_an_upgrade_starts_after_the_old_driver_has_finished(job: ScriptedJob) -
         "a standby of the old version stays until the new version has an epoch"
     )
     finish_old_driver(job, primary, run)
-    assert job.await_order(standby=False, but=run)[1]["run"] == new
+    assert job.await_run_spec(standby=False, but=run)[1]["run"] == new
     job.start_driver(host, new, 2)
     job.await_job(state="RUNNING")
     assert job.client.get(f"/operations/{operation['id']}").json()["state"] == "IN_PROGRESS", (
@@ -270,7 +270,7 @@ def test_an_upgrade_that_fails_at_once_is_rolled_back(job: ScriptedJob, guarded:
     operation = request(job, "upgrade")
     host, new = await_upgraded_standby(job, run, waiting)
     finish_old_driver(job, primary, run)
-    assert job.await_order(standby=False, but=run)[1]["run"] == new
+    assert job.await_run_spec(standby=False, but=run)[1]["run"] == new
     job.report(primary, run, "EXITED", "STOPPED", exit_code=0, final=True)
     job.start_driver(host, new, 2)
     if not guarded:
@@ -280,10 +280,10 @@ def test_an_upgrade_that_fails_at_once_is_rolled_back(job: ScriptedJob, guarded:
 
     job.await_job(version=1)
     assert job.fetch()["artifact"] == first
-    host, order = job.await_order(standby=False, but=new)
-    assert (order["artifact"], order["version"], order["accept_new_code"]) == (first, 1, True)
-    assert (order["run"] == waiting) == guarded, "a standby of the old version takes over, if there is one"
-    job.start_driver(host, order["run"], 3)
+    host, run_spec = job.await_run_spec(standby=False, but=new)
+    assert (run_spec["artifact"], run_spec["version"], run_spec["accept_new_code"]) == (first, 1, True)
+    assert (run_spec["run"] == waiting) == guarded, "a standby of the old version takes over, if there is one"
+    job.start_driver(host, run_spec["run"], 3)
     failed = finished(job, operation)
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "upgrade-failed")
     assert "It raised." in failed["failure"]["what"]
@@ -314,7 +314,7 @@ def test_a_rollback_of_a_running_job_is_an_upgrade_to_the_version_that_worked(jo
     operation = request(job, "upgrade")
     host, new = await_upgraded_standby(job, run, waiting)
     finish_old_driver(job, primary, run)
-    job.await_order(standby=False, but=run)
+    job.await_run_spec(standby=False, but=run)
     job.report(primary, run, "EXITED", "STOPPED", exit_code=0, final=True)
     job.start_driver(host, new, 2)
     job.push_epochs(host, new, 2, 2)
@@ -341,7 +341,7 @@ def test_a_rollback_starts_a_job_that_failed_in_its_new_version(job: ScriptedJob
     operation = job.client.post(f"/jobs/{job.name}/rollback", json={"version": 1}).raise_for_status().json()
     assert operation["kind"] == "rollback"
     eventually(lambda: run != job.fetch()["run"], "the job is placed")
-    assert job.await_order(standby=False, but=run)[1]["version"] == 1
+    assert job.await_run_spec(standby=False, but=run)[1]["version"] == 1
 
 
 def test_a_takeover_keeps_the_running_version(job: ScriptedJob) -> None:
@@ -349,8 +349,8 @@ def test_a_takeover_keeps_the_running_version(job: ScriptedJob) -> None:
     primary, run, other, waiting = job.start_with_standby()
     change_code(job)
     job.report(primary, run, "EXITED", exit_code=-9)
-    host, order = job.await_order(standby=False, but=run)
-    assert (host, order["run"], order["version"]) == (other, waiting, 1)
+    host, run_spec = job.await_run_spec(standby=False, but=run)
+    assert (host, run_spec["run"], run_spec["version"]) == (other, waiting, 1)
 
 
 def test_two_versions_are_compared_in_code_and_specification(job: ScriptedJob) -> None:
@@ -374,8 +374,8 @@ def test_an_epoch_in_doubt_is_finished_by_the_version_that_planned_it(job: Scrip
         common = {"job": job.name, "generation": generation, "at": time.time()}
         job.hosts[host].push_events(run, {**common, "event": "claimed", "lineage": 1, "lanes": 1, "code": code})
 
-    host, order = job.await_order(standby=False)
-    first = order["run"]
+    host, run_spec = job.await_run_spec(standby=False)
+    first = run_spec["run"]
     claims(host, first, 1, "one")
     outage = {"error": "sink-topic-deleted", "what": "It was deleted.", "domain": "environment", "retry": False}
     job.report(host, first, "EXITED", "FAILED", exit_code=39, final=True, failure=outage)
@@ -383,24 +383,24 @@ def test_an_epoch_in_doubt_is_finished_by_the_version_that_planned_it(job: Scrip
     assert f"Then: `clonos job start {job.name}`" in failed["failure"]["hint"]
     change_code(job)
     assert job.client.post(f"/jobs/{job.name}/start").status_code == 202
-    host, order = job.await_order(standby=False, but=first)
-    refusing = order["run"]
-    assert (order["version"], order["finish_for"]) == (2, 0)
+    host, run_spec = job.await_run_spec(standby=False, but=first)
+    refusing = run_spec["run"]
+    assert (run_spec["version"], run_spec["finish_for"]) == (2, 0)
     claims(host, refusing, 2, "two")
     mismatch = {"error": "checkpoint-mismatch", "what": "changed", "domain": "consistency", "codes": ["one"]}
     job.report(host, refusing, "EXITED", "FAILED", exit_code=51, final=True, failure=mismatch)
 
-    host, order = job.await_order(standby=False, but=refusing)
-    finishing = order["run"]
-    assert (order["version"], order["finish_for"], order["finished"]) == (1, 2, [1])
+    host, run_spec = job.await_run_spec(standby=False, but=refusing)
+    finishing = run_spec["run"]
+    assert (run_spec["version"], run_spec["finish_for"], run_spec["finished"]) == (1, 2, [1])
     claims(host, finishing, 3, "one")
     job.report(host, finishing, "RUNNING", "RUNNING")
     assert job.fetch()["state"] == "STARTING", "the job's version does not run yet"
     job.report(host, finishing, "EXITED", "FINISHED", exit_code=0, final=True)
 
-    host, order = job.await_order(standby=False, but=finishing)
-    assert (order["version"], order["finish_for"], order["finished"]) == (2, 0, [1])
-    job.start_driver(host, order["run"], 4)
+    host, run_spec = job.await_run_spec(standby=False, but=finishing)
+    assert (run_spec["version"], run_spec["finish_for"], run_spec["finished"]) == (2, 0, [1])
+    job.start_driver(host, run_spec["run"], 4)
     assert job.await_job(state="RUNNING")["observed_version"] == 2
 
 

@@ -52,7 +52,7 @@ CHECKS = [
 ]
 # By fixture.
 BACKENDS = {"sqlite": "service", "postgresql": "on_postgresql"}
-CALLERS = ("admin", "owner", "stranger", "viewer", "agent", "nobody")
+CALLERS = ("admin", "owner", "other", "viewer", "agent", "nobody")
 # Streams end at once.
 LIMITS = Limits(**{**UNLIMITED.model_dump(), "stream_s": 0.02, "failures_per_s": 10_000, "failures_burst": 100_000})
 
@@ -135,7 +135,7 @@ ENDING = frozenset({"revoke_own_token", "rotate_own_token"})
 ALLOWS: dict[str, set[str]] = {
     "admin": {"viewer", "operator", "admin"},
     "owner": {"viewer", "operator"},
-    "stranger": {"viewer", "operator"},
+    "other": {"viewer", "operator"},
     "viewer": {"viewer"},
     "agent": {"agent"},
     "nobody": set(),
@@ -145,7 +145,7 @@ FOREIGN = frozenset({"create_job", "register_host"})
 ROLES = {
     "admin": ("admin", "root"),
     "owner": ("operator", "ada"),
-    "stranger": ("operator", "bob"),
+    "other": ("operator", "bob"),
     "viewer": ("viewer", "eve"),
 }
 
@@ -167,7 +167,7 @@ class Service:
     statuses: dict[str, set[int]] = field(default_factory=dict)
 
     def token_for(self, operation: str, caller: str) -> str | None:
-        """The caller's token; a new one for an operation that ends the token with which it is requested."""
+        """The caller's token; a new one for an operation that ends the token of its request."""
         if operation not in ENDING or caller not in ROLES:
             return self.tokens[caller]
         role, subject = ROLES[caller]
@@ -213,7 +213,7 @@ def _service(home: Path, **settings: Any) -> Iterator[Service]:
         tokens: dict[str, str | None] = {
             "admin": api.admin,
             "owner": token("owner"),
-            "stranger": token("stranger"),
+            "other": token("other"),
             "viewer": token("viewer"),
             "agent": agent.client.headers["Authorization"].removeprefix("Bearer "),
             "nobody": None,

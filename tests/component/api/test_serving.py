@@ -63,16 +63,16 @@ def test_shutdown_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path, 
             create(client, "words")
             agent.register(slots=1)
             assert client.post("/jobs/words/start").status_code == 202
-            (order,) = eventually(lambda: agent.work()["runs"], "the job is placed")
+            (run_spec,) = eventually(lambda: agent.work()["runs"], "the job is placed")
             end = 0
             for _ in range(40):
-                end = agent.push_log(order["run"], line * 250, end)
+                end = agent.push_log(run_spec["run"], line * 250, end)
             with (
                 Stream(api, "/jobs/words/logs", follow="true", tail=0) as reader,
                 _silent(api, "/jobs/words/logs?follow=true&tail=10000") as silent,
             ):
                 assert silent.recv(1024).startswith(b"HTTP/1.1 200")
-                agent.push_log(order["run"], "last\n", end)
+                agent.push_log(run_spec["run"], "last\n", end)
                 assert reader.next()["data"] == "last", "a client that does not read blocks no other client"
                 assert process.end(number) < 10.0 * slowdown()
                 assert process.process.returncode == 0

@@ -29,14 +29,14 @@ def test_a_standby_takes_over_from_a_crashed_driver(job: ScriptedJob) -> None:
     primary, crashed, other, waiting = job.start_with_standby()
     assert other != primary
     eventually(
-        lambda: job.await_order(standby=False)[1]["restart"]["takeover_wait_s"] > 1,
+        lambda: job.await_run_spec(standby=False)[1]["restart"]["takeover_wait_s"] > 1,
         "the agent of the driver leaves the restart to the standby",
     )
 
     job.report(primary, crashed, "EXITED", exit_code=-9)
-    host, order = job.await_order(standby=False, but=crashed)
-    assert (host, order["run"]) == (other, waiting), "the standby's run becomes the driver"
-    assert job.await_order("ABSENT", standby=False)[1]["run"] == crashed, "its host kills the remains of the old one"
+    host, run_spec = job.await_run_spec(standby=False, but=crashed)
+    assert (host, run_spec["run"]) == (other, waiting), "the standby's run becomes the driver"
+    assert job.await_run_spec("ABSENT", standby=False)[1]["run"] == crashed, "its host kills the remains of the old one"
     assert job.await_standby("PROMOTING")["id"] == waiting
     job.start_driver(other, waiting, 2)
     assert job.await_job(state="RUNNING", host=other, generation=2)["run"] == waiting
@@ -46,36 +46,36 @@ def test_a_standby_takes_over_from_a_crashed_driver(job: ScriptedJob) -> None:
     (recovery,) = job.recoveries()
     assert (recovery["cause"], recovery["from_host"], recovery["to_host"]) == ("crash", primary, other)
     # Another standby is placed, away from the new driver.
-    replacement, next_order = job.await_order(standby=True)
-    runs = [next_order["run"], waiting]
+    replacement, next_run_spec = job.await_run_spec(standby=True)
+    runs = [next_run_spec["run"], waiting]
     assert [standby["id"] for standby in paged(job.client, f"/jobs/{job.name}/standbys")] == runs
     job_id = job.fetch()["id"]
     assert {standby["id"] for standby in paged(job.client, "/standbys") if standby["job"] == job_id} == set(runs)
     former = job.client.get(f"/jobs/{job.name}/standbys?state=PROMOTED&state=FAILED").json()["data"]
     assert [standby["id"] for standby in former] == [waiting]
     assert replacement != other
-    assert next_order["run"] not in (crashed, waiting)
+    assert next_run_spec["run"] not in (crashed, waiting)
 
 
 def test_a_standby_takes_over_when_the_host_is_lost(job: ScriptedJob) -> None:
     primary, lost, other, waiting = job.start_with_standby()
     host = job.hosts[primary]
     job.silence(primary, lease_expired=True)
-    assert job.await_order(standby=False)[1]["run"] == waiting
+    assert job.await_run_spec(standby=False)[1]["run"] == waiting
     assert job.client.get(f"/hosts/{host.id}").json()["state"] == "LOST"
     job.start_driver(other, waiting, 2)
     job.await_job(host=other)
     # When the host comes back, it kills its driver.
     job.hosts[primary] = host
     host.register()
-    assert job.await_order("ABSENT", standby=False)[1]["run"] == lost
+    assert job.await_run_spec("ABSENT", standby=False)[1]["run"] == lost
 
 
 def test_a_standby_takes_over_when_heartbeats_are_missing(job: ScriptedJob) -> None:
     """Where a standby is ready, four missing heartbeats are enough; the host keeps its lease."""
     primary, silent, other, waiting = job.start_with_standby()
     eventually(
-        lambda: job.await_order(standby=False)[1]["restart"]["takeover_wait_s"] > 0,
+        lambda: job.await_run_spec(standby=False)[1]["restart"]["takeover_wait_s"] > 0,
         "the agent of the driver has the standby in its work",
     )
     ordered = job.hosts[primary].work()["runs"]
@@ -83,12 +83,12 @@ def test_a_standby_takes_over_when_heartbeats_are_missing(job: ScriptedJob) -> N
     assert job.hosts[primary].work()["runs"] == ordered, "nothing happens while heartbeats arrive"
     host = job.hosts[primary]
     job.silence(primary)
-    assert job.await_order(standby=False)[1]["run"] == waiting
+    assert job.await_run_spec(standby=False)[1]["run"] == waiting
     assert job.client.get(f"/hosts/{host.id}").json()["state"] == "READY"
     job.start_driver(other, waiting, 2)
     job.await_job(host=other)
     job.hosts[primary] = host
-    assert job.await_order("ABSENT", standby=False)[1]["run"] == silent, "its host kills the old driver"
+    assert job.await_run_spec("ABSENT", standby=False)[1]["run"] == silent, "its host kills the old driver"
     (recovery,) = job.recoveries()
     assert (recovery["cause"], recovery["standby"]) == ("host-lost", waiting)
     assert [phase["name"] for phase in recovery["phases"][:2]] == ["detect", "decide"]
@@ -99,7 +99,7 @@ def test_a_takeover_is_false_if_the_driver_still_worked(job: ScriptedJob, false:
     primary, silent, other, waiting = job.start_with_standby()
     host = job.hosts[primary]
     job.silence(primary, lease_expired=True)
-    assert job.await_order(standby=False)[1]["run"] == waiting
+    assert job.await_run_spec(standby=False)[1]["run"] == waiting
     job.start_driver(other, waiting, 2)
     fenced = {"event": "superseded", "error": "superseded", "what": "newer", "kept": "", "hint": ""}
 
@@ -127,13 +127,13 @@ def test_no_standby_takes_over_when_all_hosts_are_silent(job: ScriptedJob) -> No
     hosts = dict(job.hosts)
     job.silence(*hosts)
     job.rounds.pass_by()
-    assert {order["run"]: order["desired"] for order in hosts[primary].work()["runs"]} == {run: "RUNNING"}
+    assert {run_spec["run"]: run_spec["desired"] for run_spec in hosts[primary].work()["runs"]} == {run: "RUNNING"}
     assert job.fetch()["state"] == "RUNNING"
     # The reconciler was at work: it reacts as soon as the standby's host sends heartbeats again.
     job.hosts = {name: host for name, host in hosts.items() if name != primary}
     job.send_heartbeats()
-    host, order = job.await_order(standby=False)
-    assert (host, order["run"]) == (other, waiting)
+    host, run_spec = job.await_run_spec(standby=False)
+    assert (host, run_spec["run"]) == (other, waiting)
 
 
 @pytest.mark.parametrize("order", ["host-lost", "superseded", "superseded-event-first", "no-report-yet"])
@@ -151,7 +151,7 @@ def test_a_standby_that_promoted_itself_is_the_jobs_driver(job: ScriptedJob, ord
     if order == "host-lost":
         job.silence(primary, lease_expired=True)
     assert job.await_job(run=waiting, state="RUNNING")["generation"] == 2
-    host, work = job.await_order(standby=False)
+    host, work = job.await_run_spec(standby=False)
     assert (host, work["run"], work["desired"]) == (other, waiting, "RUNNING")
     assert job.fetch()["host"] == other
     assert job.await_standby("PROMOTED")["id"] == waiting
@@ -188,7 +188,7 @@ def test_a_standby_reports_its_lag_in_epochs(job: ScriptedJob) -> None:
 def test_a_stopped_job_has_no_standby(job: ScriptedJob) -> None:
     primary, run, _, waiting = job.start_with_standby()
     assert job.client.post(f"/jobs/{job.name}/stop", json={"mode": "graceful"}).status_code == 202
-    assert job.await_order("ABSENT", standby=True)[1]["run"] == waiting
+    assert job.await_run_spec("ABSENT", standby=True)[1]["run"] == waiting
     assert job.await_standby("RETIRED")["id"] == waiting, "it did not fail"
     job.report(primary, run, "EXITED", "STOPPED", exit_code=0, final=True)
     job.await_job(state="STOPPED")
@@ -200,16 +200,16 @@ def test_a_standby_does_not_take_over_after_a_final_failure(job: ScriptedJob) ->
     failure = {"error": "job-code", "what": "it is broken", "domain": "user", "retry": False}
     job.report(primary, run, "EXITED", "FAILED", exit_code=11, final=True, failure=failure)
     job.await_job(state="FAILED")
-    assert job.await_order("ABSENT", standby=True)[1]["run"] == waiting
+    assert job.await_run_spec("ABSENT", standby=True)[1]["run"] == waiting
 
 
 def test_a_drained_host_loses_its_standby(job: ScriptedJob) -> None:
     _, _, other, waiting = job.start_with_standby()
     answer = job.client.post(f"/hosts/{job.hosts[other].id}/drain")
     assert answer.status_code == 200, answer.text
-    host, order = job.await_order(standby=True, but=waiting)
+    host, run_spec = job.await_run_spec(standby=True, but=waiting)
     assert host != other
-    assert order["run"] != waiting
+    assert run_spec["run"] != waiting
 
 
 def test_a_standby_beside_its_driver_moves_to_an_undrained_host(job: ScriptedJob) -> None:
@@ -217,8 +217,8 @@ def test_a_standby_beside_its_driver_moves_to_an_undrained_host(job: ScriptedJob
     (third,) = job.hosts.keys() - {primary, other}
     for name in (third, other):
         job.client.post(f"/hosts/{job.hosts[name].id}/drain").raise_for_status()
-    beside, order = job.await_order(standby=True, but=waiting)
+    beside, run_spec = job.await_run_spec(standby=True, but=waiting)
     assert beside == primary
-    job.report(beside, order["run"], "RUNNING", "READY")
+    job.report(beside, run_spec["run"], "RUNNING", "READY")
     job.client.post(f"/hosts/{job.hosts[third].id}/undrain").raise_for_status()
     eventually(lambda: "RUNNING" in job.runs(third).values(), "a standby is placed on the open host")

@@ -274,7 +274,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 
 
 def sent(url: str, **tls: Any) -> str:
-    """Send a message to a receiver; the reason for which it failed."""
+    """Send a message to a receiver; the reason of its failure."""
     webhook = Webhook.model_validate({"name": "pager", "url": url, "secret": SECRET, "allow_http": True})
 
     async def send() -> str:

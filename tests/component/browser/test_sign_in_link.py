@@ -59,7 +59,7 @@ def test_a_link_leads_to_no_other_site(api: Served, page: Page, elsewhere: str) 
 
 
 def test_a_browser_that_is_signed_in_keeps_its_session(api: Served, page: Page) -> None:
-    """A link from a stranger does not replace it."""
+    """Another user's link does not replace it."""
     page.goto(link(api, "/"))
     page.get_by_role("button", name="Sign in by link").click()
     page.wait_for_url(f"{api.url}/")

@@ -17,28 +17,28 @@ PAGES = ("/", "/hosts", "/recoveries", "/events", "/submit", "/events/1")
 
 
 @pytest.fixture
-def stranger(api: Served) -> httpx.Client:
+def anonymous(api: Served) -> httpx.Client:
     return httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, timeout=60, trust_env=False, verify=False)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_sign_in_redirects_back_to_the_page(stranger: httpx.Client, page: str) -> None:
-    with stranger:
-        answer = stranger.get(page)
+def test_sign_in_redirects_back_to_the_page(anonymous: httpx.Client, page: str) -> None:
+    with anonymous:
+        answer = anonymous.get(page)
         assert answer.status_code == 303
         assert answer.headers["location"] == f"/signin?next={page.replace('/', '%2F')}"
-        assert stranger.get("/signin").status_code == 200
-        assert stranger.get(page, headers={"Accept": "*/*"}).status_code == 401, "a program gets an error"
-        assert stranger.get(f"/api/v1{page}").status_code == 401, "and so does everybody at the API"
+        assert anonymous.get("/signin").status_code == 200
+        assert anonymous.get(page, headers={"Accept": "*/*"}).status_code == 401, "a program gets an error"
+        assert anonymous.get(f"/api/v1{page}").status_code == 401, "and so does everybody at the API"
 
 
-def test_the_cookie_is_http_only_and_same_site(api: Served, stranger: httpx.Client) -> None:
-    with stranger:
-        answer = stranger.post("/session", headers={"Authorization": f"Bearer {api.admin}"})
+def test_the_cookie_is_http_only_and_same_site(api: Served, anonymous: httpx.Client) -> None:
+    with anonymous:
+        answer = anonymous.post("/session", headers={"Authorization": f"Bearer {api.admin}"})
         cookie = answer.headers["set-cookie"].lower()
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
-        assert stranger.post("/session", headers={"Authorization": "Bearer clonos_x_y"}).status_code == 401
+        assert anonymous.post("/session", headers={"Authorization": "Bearer clonos_x_y"}).status_code == 401
 
 
 def test_a_cookie_request_needs_the_own_origin_to_write(browser: Browser, api: Served) -> None:
@@ -52,14 +52,14 @@ def test_a_cookie_request_needs_the_own_origin_to_write(browser: Browser, api: S
         assert client.get("/").status_code == 200
 
 
-def test_a_session_is_renewed(browser: Browser, stranger: httpx.Client) -> None:
-    with browser() as client, stranger:
+def test_a_session_is_renewed(browser: Browser, anonymous: httpx.Client) -> None:
+    with browser() as client, anonymous:
         answer = client.post("/session/renewal")
         assert answer.status_code == 204
         assert "Max-Age=43200" in answer.headers["set-cookie"]
         assert "HttpOnly" in answer.headers["set-cookie"]
         assert client.post("/session/renewal", headers={"Origin": "http://127.0.0.1:1"}).status_code in (401, 403)
-        assert stranger.post("/session/renewal").status_code == 401
+        assert anonymous.post("/session/renewal").status_code == 401
 
 
 def test_the_cookie_is_not_the_api_token_and_ends_with_the_session(browser: Browser, api: Served) -> None:
@@ -108,9 +108,9 @@ def test_errors_are_pages_for_browsers_and_json_for_programs(browser: Browser) -
         assert client.get("/api/v1/jobs/nosuch").headers["content-type"] == "application/problem+json"
 
 
-def test_an_invalid_port_in_host_is_not_a_server_error(stranger: httpx.Client) -> None:
-    with stranger:
-        assert stranger.get("/hosts", headers={"Host": "localhost:99999"}).status_code < 500
+def test_an_invalid_port_in_host_is_not_a_server_error(anonymous: httpx.Client) -> None:
+    with anonymous:
+        assert anonymous.get("/hosts", headers={"Host": "localhost:99999"}).status_code < 500
 
 
 def test_signing_out_forgets_the_cookie(browser: Browser) -> None:
@@ -140,25 +140,25 @@ def test_every_page_loads_only_from_this_service(browser: Browser) -> None:
             assert "<script>" not in answer.text
 
 
-def test_assets_are_public_and_immutable(stranger: httpx.Client) -> None:
-    with stranger:
+def test_assets_are_public_and_immutable(anonymous: httpx.Client) -> None:
+    with anonymous:
         for url in assets.URLS:
-            answer = stranger.get(url)
+            answer = anonymous.get(url)
             assert answer.status_code == 200
             assert "immutable" in answer.headers["cache-control"]
         name = next(iter(assets.URLS)).rpartition("/")[2]
-        older = stranger.get(f"/assets/0000/{name}")
+        older = anonymous.get(f"/assets/0000/{name}")
         assert (older.status_code, older.headers["cache-control"]) == (200, "no-store"), "of another version's page"
         for path in ("/assets/0000/none.js", "/assets/0000/..%2f..%2fapp.py", "/assets/%2e%2e/api/v1/jobs", "/assets"):
-            assert stranger.get(path).status_code in (303, 401, 404)
-        assert stranger.post(next(iter(assets.URLS))).status_code in (401, 405)
+            assert anonymous.get(path).status_code in (303, 401, 404)
+        assert anonymous.post(next(iter(assets.URLS))).status_code in (401, 405)
 
 
-def test_a_link_from_another_site_counts_as_no_failure(api: Served, stranger: httpx.Client) -> None:
+def test_a_link_from_another_site_counts_as_no_failure(api: Served, anonymous: httpx.Client) -> None:
     """A browser sends no cookie then (SameSite=Strict); its page asks again by itself."""
-    with stranger:
-        assert {stranger.get("/hosts").status_code for _ in range(100)} == {303}
-        refreshed = stranger.get("/hosts", headers={"HX-Request": "true"})
+    with anonymous:
+        assert {anonymous.get("/hosts").status_code for _ in range(100)} == {303}
+        refreshed = anonymous.get("/hosts", headers={"HX-Request": "true"})
         assert refreshed.status_code == 401, "a script gets 401"
 
 

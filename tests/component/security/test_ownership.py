@@ -243,8 +243,8 @@ def test_an_order_names_the_subjects_whose_folders_the_run_opens(service: Served
         with ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
             agent.register()
             asyncio.run(placed(service, job["id"], agent.name))
-            (order,) = agent.work()["runs"]
-            assert order["folder_owners"] == ["ada"]
+            (run_spec,) = agent.work()["runs"]
+            assert run_spec["folder_owners"] == ["ada"]
 
 
 def test_locations_outside_of_the_allowed_roots_are_refused(tmp_path: Path, name: str) -> None:

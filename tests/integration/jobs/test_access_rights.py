@@ -66,7 +66,7 @@ def documented() -> list[Right]:
 
 @dataclass
 class Guarded:
-    """A cluster in which the user `driver` has only the rights that a test grants."""
+    """A cluster where the user `driver` has only the rights that a test grants."""
 
     admin: AdminClient
     kafka: KafkaSettings  # of the user `driver`

@@ -772,11 +772,11 @@ def send(kafka: KafkaSettings, topic: str, value: bytes, *partitions: int) -> No
     assert producer.flush(30) == 0
 
 
-STRANGER = Owner(1, 1, "5747a4637")
+UNKNOWN = Owner(1, 1, "5747a4637")
 FOREIGN: dict[str, tuple[int, bytes, str]] = {
     "in-control": (CONTROL, b"hello", r"log\[0\]@\d+ holds a record that Clonos did not write"),
     "in-a-lane": (1, b"hello", r"log\[1\]@\d+ holds a record that Clonos did not write"),
-    "well-formed": (CONTROL, encode(EpochCommitted(STRANGER, "out", 7, 1)), "which never claimed the log"),
+    "well-formed": (CONTROL, encode(EpochCommitted(UNKNOWN, "out", 7, 1)), "which never claimed the log"),
 }
 
 

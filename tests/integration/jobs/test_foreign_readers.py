@@ -33,7 +33,7 @@ Records = Counter[tuple[int, bytes, bytes]]  # partition, key, value
 
 @pytest.fixture
 def output(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> str:
-    """The output of a job with several epochs, of which an attempt failed after its records were sent."""
+    """The output of a job with several epochs; an attempt failed after its records were sent."""
     source, out = make_topic(PARTITIONS, "in"), make_topic(PARTITIONS, "out")
     producer = Producer(client_config(kafka))
     for number in range(RECORDS):

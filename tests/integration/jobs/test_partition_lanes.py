@@ -221,7 +221,7 @@ def test_the_newest_producer_is_read_ahead_until_a_claim_follows(
     monkeypatch.setattr(read_ahead, "newest_producers", newest)
 
     def publish_next(epoch: int, offset: int) -> tuple[int, int]:
-        """Number of questions for which the epoch waited, and the offset of its marker."""
+        """Number of questions that the epoch waited for, and the offset of its marker."""
         waiting.clear()
         planned = with_tail(epoch_of(own, epoch, replay=False), offset)
         marker = publish_with(spark, sink, own, rows(out, epoch), planned).marker_offset

@@ -69,5 +69,5 @@ def test_an_executor_is_killed_and_every_record_is_published_once(
         numbers = [int(record.value() or b"") for record in records if record.key() == f"{key}".encode()]
         assert numbers == sorted(numbers)
     replays = re.findall(r"^epoch [0-9]+ True ([0-9]+)$", output.read_text(), re.MULTILINE)
-    assert max(map(int, replays), default=0) > 0, "an epoch was replayed, of which some lanes were published"
+    assert max(map(int, replays), default=0) > 0, "an epoch was replayed after some of its lanes were published"
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")

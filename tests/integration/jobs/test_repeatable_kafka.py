@@ -32,7 +32,7 @@ _DEADLINE_S = 60.0
 
 
 class IdleRounds(StreamingQueryListener):
-    """Counts the rounds in which Spark found no input."""
+    """Counts the rounds without input for Spark."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -33,7 +33,7 @@ _DEADLINE_S = 120.0
 
 
 class Words:
-    """The input of a job, of which each record is unique, and what was published of it."""
+    """The input of a job, with unique records, and what was published of it."""
 
     def __init__(self, kafka: KafkaSettings, source: str, out: str) -> None:
         self._kafka = kafka

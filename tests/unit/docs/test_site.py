@@ -38,7 +38,7 @@ def test_each_problem_has_a_page_at_its_type() -> None:
 def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
     pages = {page.stem for page in RUNBOOK.glob("*.md")}
     assert pages >= ALERTS
-    # The other pages are causes, to which a page of an alert leads.
+    # The other pages are causes that a page of an alert leads to.
     causes = generator("alerts").causes(ROOT)
     assert {*ALERTS, *causes} == pages
     linked = "".join((RUNBOOK / f"{alert}.md").read_text() for alert in ALERTS)

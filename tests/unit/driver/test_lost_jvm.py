@@ -54,7 +54,7 @@ def handlers() -> Iterator[None]:
 def ends_with(
     failure: Exception, *, alive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[BaseException, dict[str, Any]]:
-    """The error with which a driver ends, and its ``failed`` event."""
+    """The error that ends a driver, and its ``failed`` event."""
     seen: list[dict[str, Any]] = []
     spark: Any = None
     driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [into(seen)]), RunOptions())

@@ -1,4 +1,4 @@
-"""Savepoints on file systems without links, of which some rename no folder in one step."""
+"""Savepoints on file systems without links. Some of these rename no folder in one step."""
 
 from __future__ import annotations
 

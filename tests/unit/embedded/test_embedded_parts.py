@@ -155,12 +155,12 @@ def test_an_invalid_record_raises(tmp_path: Path) -> None:
 
 
 def test_a_reused_process_id_is_never_stopped() -> None:
-    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        stop_all([ProcessRecord(stranger.pid, 1.0)], grace_s=1)
-        assert stranger.poll() is None
+        stop_all([ProcessRecord(other.pid, 1.0)], grace_s=1)
+        assert other.poll() is None
     finally:
-        stranger.communicate()
+        other.communicate()
 
 
 def test_a_paused_process_stops_without_a_zombie(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Java on which Spark's JVMs run, and the launcher script for executors."""
+"""The Java of Spark's JVMs, and the launcher script for executors."""
 
 from __future__ import annotations
 

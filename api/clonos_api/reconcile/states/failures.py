@@ -84,7 +84,7 @@ def not_upgraded(job: str, version: int, previous: int, cause: Failure) -> Failu
 
 
 def not_reverted(job: str, version: int, previous: int, cause: Failure) -> Failure:
-    """Returns the failure of an upgrade to `version` of which the version `previous`, to go back to, is not stored."""
+    """Returns the failure of an upgrade to `version`: the version `previous`, to go back to, is not stored."""
     return cause.model_copy(
         update={
             "error": UpgradeFailed.slug,

@@ -17,6 +17,6 @@ public interface EpochCommitter {
   /** Publishes the rows that the tasks have spooled, and commits the epoch, before Spark writes {@code commits/epoch}. */
   void commit(long epoch, SpooledEpoch rows);
 
-  /** Discards an epoch of which a task or the commit failed. */
+  /** Discards an epoch whose task or commit failed. */
   void abort(long epoch);
 }

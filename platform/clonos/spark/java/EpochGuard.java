@@ -12,9 +12,9 @@ import org.apache.spark.util.TaskCompletionListener;
  * Fails each task of an epoch that is not Spark's first attempt at it (docs/adr/0030-an-epoch-fails-whole.md).
  *
  * <p>Spark repeats the tasks of a lost executor by itself, although {@code spark.task.maxFailures} is 1. The first attempt
- * may have published a lane, recorded answers or committed state, of which the second one does not know.
+ * may have published a lane, recorded answers or committed state, and the second one does not know of it.
  *
- * <p>It is also the plugin by which tasks send rows to the driver ({@link RowTransfer}).
+ * <p>It is also the plugin that tasks use to send rows to the driver ({@link RowTransfer}).
  *
  * <p>As a plugin it covers the tasks that neither read a source, call a causal service nor publish. Spark ignores what a
  * plugin throws at the start of a task. So such a task runs to its end, and its completion listener fails it.

@@ -231,7 +231,7 @@ public final class LaneProducer implements AutoCloseable {
         producer.commitTransaction(); // sends what is queued, then the commit
         return marker.get().offset();
       } catch (RuntimeException refused) {
-        raise(); // the failure of a record, because of which the client did not send the commit
+        raise(); // a record failed, so the client did not send the commit
         if (String.valueOf(refused.getMessage()).startsWith(ERROR_STATE)) {
           throw new RecordFailed(refused); // an earlier failure without a record: the client sent no commit either
         }
@@ -306,7 +306,7 @@ public final class LaneProducer implements AutoCloseable {
     try {
       abort();
     } catch (RuntimeException ignored) {
-      // The failure because of which the transaction is aborted is reported.
+      // The reported failure is the one that aborts the transaction.
     } finally {
       if (interrupted) {
         Thread.currentThread().interrupt();

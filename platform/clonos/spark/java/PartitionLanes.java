@@ -56,7 +56,7 @@ public final class PartitionLanes {
    * @param kept whether a producer may serve more than one transaction (KIP-890)
    * @param requestBytes the largest batch that fits into a request
    * @param bufferBytes the largest batch that fits into a producer's buffer
-   * @param connection the options with which Kafka's Java clients connect
+   * @param connection the options that Kafka's Java clients need to connect
    * @param producer further options of the producers
    * @param patient options that replace those for a lane of many bytes
    * @param patientBytes the size of such a lane

@@ -98,7 +98,7 @@ public final class RepeatableKafka implements TableProvider {
     BOUNDS.computeIfPresent(run, (id, before) -> records);
   }
 
-  /** The topics, separated by commas, of which the newest planned epoch of a query reads all records. */
+  /** The topics, separated by commas, that the newest planned epoch of a query reads to the end. */
   public static String finishedTopics(String run) {
     Set<String> finished = new TreeSet<>();
     Set<String> unfinished = new HashSet<>();

@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** The message with which a task of a cluster ends that has sent its rows to the driver. Few rows are in the message. */
+/** The last message of a cluster's task that has sent its rows to the driver. Few rows are in the message. */
 final class SentRows implements WriterCommitMessage {
   private static final long serialVersionUID = 1;
 

@@ -150,7 +150,7 @@ class Stack:
 
 
 def has_rehearsed(home: Path, standby: Standby, *, with_state: bool = False) -> bool:
-    """Whether the newest process of a standby has ended its rehearsals, of which it makes three quarters after READY.
+    """Whether the newest process of a standby has ended its rehearsals. It makes three quarters of them after READY.
 
     Args:
         home: The platform's home directory, on this machine.
