@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, cast
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.jobs.spec import JobSpec
@@ -254,15 +254,8 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
     for id, of_job in of_jobs.items():
         with Isolated("job", id):
             self_promoted |= {id} if any(standby_facts(*row).self_promoted for row in of_job) else set()
-    rows = (
-        await session.execute(
-            select(JobRow, RunRow)
-            .outerjoin(RunRow, RunRow.id == JobRow.run)
-            .outerjoin(HostRow, HostRow.id == RunRow.host)
-            .where(JobRow.deleted_at.is_(None), _may_need_decision(unresponsive, self_promoted))
-            .order_by(JobRow.state_since, JobRow.id)
-        )
-    ).all()
+    chosen = {"unresponsive": sorted(unresponsive), "self_promoted": sorted(self_promoted)}
+    rows = (await session.execute(_CASES, chosen)).all()
     by_name = await clusters.every(session)
     cases = _readable(JobCase(job, run, standbys=of_jobs.get(job.id, []), clusters=by_name) for job, run in rows)
     await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
@@ -291,7 +284,7 @@ def _unresponsive_in_s(row: HostRow, moment: datetime) -> float:
     return (row.heartbeat_at - moment).total_seconds() + _MISSING * row.heartbeat_interval_s
 
 
-def _may_need_decision(unresponsive: Iterable[str], self_promoted: Iterable[str]) -> ColumnElement[bool]:
+def _may_need_decision() -> ColumnElement[bool]:
     """Selects, in SQL, the jobs that are not `transitions.settled` or not well; it may select a settled job as well."""
     job, run = JobRow, RunRow
     driver_not_well = or_(
@@ -300,18 +293,27 @@ def _may_need_decision(unresponsive: Iterable[str], self_promoted: Iterable[str]
         run.state != "RUNNING",
         func.coalesce(run.driver_state, "") != "RUNNING",
         HostRow.state != HostState.READY,
-        run.host.in_(sorted(unresponsive)),
+        run.host.in_(bindparam("unresponsive", expanding=True)),
     )
     return or_(
         job.state.in_(TRANSIENT),
         job.moving.is_not(None),
-        job.id.in_(sorted(self_promoted)),
+        job.id.in_(bindparam("self_promoted", expanding=True)),
         and_(job.restart_nonce != job.observed_nonce, job.state != _S.CANCELED),
         and_(job.state == _S.RUNNING, or_(job.desired_state != _D.RUNNING, driver_not_well)),
         and_(job.state.in_((_S.CREATED, _S.STOPPED)), job.desired_state != _D.STOPPED),
         and_(job.state == _S.FAILED, job.desired_state != _D.RUNNING),
         and_(job.state == _S.FINISHED, job.desired_state == _D.CANCELED),
     )
+
+
+_CASES: Final = (
+    select(JobRow, RunRow)
+    .outerjoin(RunRow, RunRow.id == JobRow.run)
+    .outerjoin(HostRow, HostRow.id == RunRow.host)
+    .where(JobRow.deleted_at.is_(None), _may_need_decision())
+    .order_by(JobRow.state_since, JobRow.id)
+)
 
 
 def _readable(cases: Iterable[JobCase]) -> list[JobCase]:

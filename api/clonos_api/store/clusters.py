@@ -33,6 +33,7 @@ CHECK_S: Final = 270.0  # the agent's limit of a check; the application's own li
 _DEADLINE_S: Final = CHECK_S + 30.0  # of the operation, so that the agent's failure comes first
 _SHOWN_JOBS: Final = 5
 
+_EVERY: Final = select(ClusterRow).order_by(ClusterRow.name)
 _S = ClusterState
 TRANSITIONS: Final = {
     _S.UNCHECKED: frozenset({_S.CHECKING}),
@@ -74,7 +75,7 @@ async def get(session: AsyncSession, name: str) -> ClusterRow:
 
 async def every(session: AsyncSession) -> dict[str, ClusterRow]:
     """All clusters: name → row."""
-    return {row.name: row for row in await session.scalars(select(ClusterRow).order_by(ClusterRow.name))}
+    return {row.name: row for row in await session.scalars(_EVERY)}
 
 
 async def page(session: AsyncSession, window: Window = FIRST) -> Page[ClusterRow]:

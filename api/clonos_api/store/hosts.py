@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import bindparam, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
@@ -30,6 +30,14 @@ _ALIVE = (HostState.READY, HostState.DRAINING)
 _LONGEST_LEASE: Final = 3
 _BUMPED: Final = "clonos.bumped"
 _BUMP_FIRST: Final = 5
+# Statements of each round and each push: building one takes as long as its execution.
+_EVERY: Final = select(HostRow).where(HostRow.state != HostState.REMOVED).order_by(HostRow.name)
+_LOADS: Final = select(RunRow.host, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.host)
+_NAMED: Final = (
+    select(HostRow)
+    .where((HostRow.id == bindparam("host")) | (HostRow.name == bindparam("host")))
+    .execution_options(populate_existing=True)
+)
 
 
 def longest_lease_s(lease_s: float) -> float:
@@ -176,20 +184,18 @@ async def note_rival(session: AsyncSession, host: str) -> None:
 
 async def get(session: AsyncSession, host: str) -> HostRow:
     """The row of a host, by its id or name, also of a removed host."""
-    query = select(HostRow).where((HostRow.id == host) | (HostRow.name == host))
-    rows = (await session.scalars(query.execution_options(populate_existing=True))).all()
+    rows = (await session.scalars(_NAMED, {"host": host})).all()
     return require_row(min(rows, key=lambda row: row.id != host, default=None), f"host {host!r}")
 
 
 async def every(session: AsyncSession) -> list[HostRow]:
     """All hosts that are not removed, by name."""
-    return list(await session.scalars(select(HostRow).where(HostRow.state != HostState.REMOVED).order_by(HostRow.name)))
+    return list(await session.scalars(_EVERY))
 
 
 async def loads(session: AsyncSession) -> dict[str, int]:
     """The number of runs that have not ended, by host id."""
-    query = select(RunRow.host, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.host)
-    return dict((await session.execute(query)).all())
+    return dict((await session.execute(_LOADS)).all())
 
 
 async def shorten_leases(session: AsyncSession, *, lease_s: float) -> None:

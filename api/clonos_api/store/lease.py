@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
-from sqlalchemy import Row, and_, case, or_, select, text, update
+from sqlalchemy import Executable, Row, and_, bindparam, case, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
@@ -65,19 +66,24 @@ async def acquire(session: AsyncSession, holder: str, *, ttl_s: float = TTL_S) -
 
 async def renew(session: AsyncSession, holder: str, fencing_token: int, *, ttl_s: float = TTL_S) -> bool:
     """Extend the leader's lease by `ttl_s` seconds; False if it has expired or another holder has it."""
-    statement = (
+    owned = {"of_holder": holder, "of_token": fencing_token}
+    return (await session.execute(_renewal(ttl_s), owned)).scalar_one_or_none() is not None
+
+
+@cache
+def _renewal(ttl_s: float) -> Executable:
+    return (
         update(LeaseRow)
         .where(
             LeaseRow.name == NAME,
-            LeaseRow.holder == holder,
-            LeaseRow.fencing_token == fencing_token,
+            LeaseRow.holder == bindparam("of_holder"),
+            LeaseRow.fencing_token == bindparam("of_token"),
             LeaseRow.expires_at > clock(),
         )
         .values(expires_at=clock(ttl_s))
         .returning(LeaseRow.fencing_token)
         .execution_options(synchronize_session=False)
     )
-    return (await session.execute(statement)).scalar_one_or_none() is not None
 
 
 async def release(session: AsyncSession, holder: str, fencing_token: int) -> None:

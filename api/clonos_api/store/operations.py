@@ -6,7 +6,7 @@ Events: ``operation.began``, ``operation.ended``.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,6 +21,13 @@ from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import new_id, require_row
 from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import JobRow, OperationRow
+
+_IN_PROGRESS: Final = (
+    select(OperationRow)
+    .where(OperationRow.state == "IN_PROGRESS")
+    .order_by(OperationRow.id)
+    .execution_options(populate_existing=True)
+)
 
 
 async def begin(
@@ -111,10 +118,8 @@ async def page(
 
 async def in_progress(session: AsyncSession, *, job: str | None = None) -> list[OperationRow]:
     """Operations that have not ended, of all jobs or of one, oldest first."""
-    query = select(OperationRow).where(OperationRow.state == "IN_PROGRESS").order_by(OperationRow.id)
-    if job is not None:
-        query = query.where(OperationRow.job == job)
-    return list(await session.scalars(query.execution_options(populate_existing=True)))
+    query = _IN_PROGRESS if job is None else _IN_PROGRESS.where(OperationRow.job == job)
+    return list(await session.scalars(query))
 
 
 async def _end(session: AsyncSession, operation: OperationRow, **columns: Any) -> OperationRow:

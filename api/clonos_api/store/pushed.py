@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import String, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store.columns import IngestState, JobFigures
@@ -50,6 +51,31 @@ class Locked:
     runs: dict[str, LockedRun]
 
 
+_OWN: Final = or_(bindparam("host", type_=String).is_(None), RunRow.host == bindparam("host", type_=String))
+_JOBS: Final = (
+    select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics)
+    .where(JobRow.id.in_(select(RunRow.job).where(RunRow.id.in_(bindparam("events", expanding=True)), _OWN)))
+    .order_by(JobRow.id)
+    .with_for_update(key_share=True)
+)
+_RUNS: Final = (
+    select(
+        RunRow.id,
+        RunRow.job,
+        RunRow.state,
+        RunRow.events_offset,
+        RunRow.ingest_state,
+        RunRow.log_offset,
+        RunRow.checkpoint_bytes,
+        HostRow.name,
+    )
+    .join(HostRow, HostRow.id == RunRow.host)
+    .where(RunRow.id.in_(bindparam("runs", expanding=True)), _OWN)
+    .order_by(RunRow.id)
+    .with_for_update(key_share=True, of=RunRow)
+)
+
+
 async def lock(
     session: AsyncSession, *, events: Iterable[str] = (), logs: Iterable[str] = (), host: str | None = None
 ) -> Locked:
@@ -58,30 +84,10 @@ async def lock(
     Unknown runs, and runs of other hosts than `host` (id), are left out.
     """
     with_events = sorted(set(events))
-    jobs: dict[str, LockedJob] = {}
-    own = () if host is None else (RunRow.host == host,)
-    if with_events:
-        of_runs = select(RunRow.job).where(RunRow.id.in_(with_events), *own)
-        of_jobs = select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics)
-        of_jobs = of_jobs.where(JobRow.id.in_(of_runs)).order_by(JobRow.id).with_for_update(key_share=True)
-        jobs = {row.id: LockedJob(*row) for row in await session.execute(of_jobs)}
-    query = (
-        select(
-            RunRow.id,
-            RunRow.job,
-            RunRow.state,
-            RunRow.events_offset,
-            RunRow.ingest_state,
-            RunRow.log_offset,
-            RunRow.checkpoint_bytes,
-            HostRow.name,
-        )
-        .join(HostRow, HostRow.id == RunRow.host)
-        .where(RunRow.id.in_(sorted({*with_events, *logs})), *own)
-        .order_by(RunRow.id)
-        .with_for_update(key_share=True, of=RunRow)
-    )
-    return Locked(jobs, {row.id: LockedRun(*row) for row in await session.execute(query)})
+    chosen = {"events": with_events, "runs": sorted({*with_events, *logs}), "host": host}
+    jobs = [LockedJob(*row) for row in await session.execute(_JOBS, chosen)] if with_events else []
+    runs = [LockedRun(*row) for row in await session.execute(_RUNS, chosen)]
+    return Locked({job.id: job for job in jobs}, {run.id: run for run in runs})
 
 
 async def write(session: AsyncSession, locked: Locked) -> None:

@@ -25,6 +25,12 @@ from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 _S = StandbyState
 # States in which a standby can be promoted.
 WAITING: Final = (_S.STARTING, _S.WARMING, _S.READY, _S.STALE)
+_WAITING: Final = (
+    select(StandbyRow, RunRow)
+    .join(RunRow, RunRow.id == StandbyRow.id)
+    .where(StandbyRow.state.in_(WAITING))
+    .order_by(StandbyRow.id)
+)
 
 
 async def create(session: AsyncSession, job: JobRow, spec: RunSpec, host: str, why: str) -> StandbyRow:
@@ -45,13 +51,7 @@ async def create(session: AsyncSession, job: JobRow, spec: RunSpec, host: str, w
 
 async def waiting(session: AsyncSession) -> list[tuple[StandbyRow, RunRow]]:
     """All standbys that can be promoted, with their runs, oldest first."""
-    query = (
-        select(StandbyRow, RunRow)
-        .join(RunRow, RunRow.id == StandbyRow.id)
-        .where(StandbyRow.state.in_(WAITING))
-        .order_by(StandbyRow.id)
-    )
-    return [(standby, run) for standby, run in (await session.execute(query)).all()]
+    return [(standby, run) for standby, run in (await session.execute(_WAITING)).all()]
 
 
 async def update_from_run(session: AsyncSession, run: RunRow) -> None:

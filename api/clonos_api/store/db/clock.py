@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, cast, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -62,7 +62,10 @@ def clock(plus_s: float = 0.0) -> ColumnElement[datetime]:
     return _Clock(cast(literal(plus_s), Float(53)))
 
 
+_NOW: Final = select(clock())
+
+
 async def now(session: AsyncSession) -> datetime:
     """The database's time; SQLite has a resolution of one millisecond."""
-    moment: datetime = (await session.execute(select(clock()))).scalar_one()
+    moment: datetime = (await session.execute(_NOW)).scalar_one()
     return moment.astimezone(UTC)
