@@ -122,7 +122,7 @@ class Published:
 
 
 def measure(kafka: KafkaSettings, home: Path, *, records: int, kills: int) -> dict[str, Any]:
-    """Drain a topic of old records, with kills at equal shares of it; the keys are those of `bench/README.md`."""
+    """Drain a topic of old records, with kills at equal shares of it; `bench/README.md` lists the keys."""
     source = preload(kafka, records)
     with (
         running_driver("clonos", kafka, home, source, kind="slow") as run,

@@ -47,7 +47,7 @@ _PEAK_MB: Final = 400  # of the 512 MB that a replica has in compose.yaml
 
 
 class Memory:
-    """The largest resident memory of a process, and that of its children, while it is sampled."""
+    """The largest resident memory of a process with its children, while it is sampled."""
 
     def __init__(self, pid: int) -> None:
         self.process = psutil.Process(pid)

@@ -44,7 +44,7 @@ class KillableJob(Protocol):
         """Whether a standby took over after the last kill: it is the current driver."""
 
     def next_driver_since(self, killed_at: float) -> float | None:
-        """Return the moment after which output is that of the driver that follows a kill; None: not known yet.
+        """Return the moment after which output comes from the driver that follows a kill; None: not known yet.
 
         Moments are in seconds since 1970. The executors of a killed driver on a Spark cluster may still publish.
         """

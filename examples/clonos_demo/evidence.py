@@ -26,7 +26,7 @@ class SourcePosition(NamedTuple):
     topic: str
     partition: int
     offset: int
-    nth: int = 0  # number of the result among those of the same record, from 0
+    nth: int = 0  # number of the result among the results of the same record, from 0
 
 
 @dataclass(frozen=True, slots=True)

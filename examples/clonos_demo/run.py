@@ -143,7 +143,7 @@ class Run:
         return self._in_doubt.freeze(driver)
 
     def _await_claim(self, killed_at: float) -> float:
-        """Wait until the next driver's first output differs from that of the killed one; return that moment."""
+        """Wait until the next driver's first output differs from the killed one's; return that moment."""
         deadline = time.monotonic() + _FIRST_OUTPUT_WITHIN_S
         while True:
             time.sleep(_REQUESTS_EVERY_S)

@@ -291,7 +291,7 @@ def jaas_quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-# Permanent errors: authentication failed, or the user lacks a permission. Those of groups are not among them: no reader
+# Permanent errors: authentication failed, or the user lacks a permission. Errors of groups are not: no reader
 # joins a group (`assigned_reader`).
 REFUSALS: Final = frozenset(
     {

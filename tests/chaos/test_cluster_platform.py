@@ -68,7 +68,7 @@ def test_a_job_on_the_local_cluster_survives_each_process(stack: Stack, tmp_path
     assert job.get().run == standby.id
     assert warm.is_running(), "it stays warm"
     eventually(lambda: len(job.executors()) == 2, "the other executor is requested at the promotion")
-    eventually(lambda: registered() == 2, "the control plane knows those of the standby")
+    eventually(lambda: registered() == 2, "the control plane knows the standby's")
     eventually(lambda: not any(process.is_running() for process in replaced), "the driver's executors have exited")
     recovery = stack.json("recovery", "ls", "stamped")["data"][0]
     assert (recovery["cause"], recovery["to_host"]) == ("crash", standby.host)

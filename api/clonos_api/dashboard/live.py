@@ -254,7 +254,7 @@ class Pulse:
 
 
 def pause_s(replica: Replica, held: OpenRequest) -> float:
-    """Longest time until a stream sends something, and checks whether it must end, in seconds."""
+    """Seconds after which a silent stream sends a heartbeat, and checks whether to end."""
     return min(_BEAT_S, replica.settings.heartbeat_s, held.left_s)
 
 

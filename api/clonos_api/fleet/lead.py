@@ -1,6 +1,6 @@
 """What a job does now, as a clause: for the lead line of its page.
 
-The health, the stall and the forecast that the lead line shows beside it are those of the board.
+The health, the stall and the forecast that the lead line shows beside it come from the board.
 """
 
 from __future__ import annotations

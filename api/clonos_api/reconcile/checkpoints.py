@@ -35,7 +35,7 @@ class CheckpointLocations:
     def is_local(self, checkpoint: str, shared: Iterable[str] = ()) -> bool:
         """Whether a checkpoint's location is a path that only one host can access.
 
-        `shared` are further locations that all hosts of the job can access: those of its Spark cluster.
+        `shared` are further locations that all hosts of the job can access: its Spark cluster's.
         """
         if not is_path(checkpoint):
             return False

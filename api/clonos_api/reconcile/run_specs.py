@@ -71,7 +71,7 @@ def driver_spec(
         ),
         start_from=job.start_from,
         restore_location=restore,
-        # A run that replaces another before its first claim repeats the request key: the log accepts each key once.
+        # A run that is replaced before its claim hands its request key on: the log accepts each key once.
         request_key="" if job.start_from is None else (before.request_key if before is not None else "") or run,
         earlier_attempts=previous.attempts if previous else 0,
         accept_new_code=before.accept_new_code if before is not None else _accepts_new_code(job),

@@ -301,7 +301,7 @@ class _Ingestion:
             return  # of a driver that was replaced
         self.figures.first_epoch_since = None
         query = self._query(lag.query)
-        # By this machine's clock, which may differ from that of the driver's host; reports may also arrive late.
+        # By this machine's clock, which may differ from the driver's host; reports may also arrive late.
         query.waiting_since = (query.waiting_since or datetime.now(UTC)) if any(lag.topics.values()) else None
         query.lag, query.lag_at = lag.topics, at
         query.partition_lag = {
@@ -359,7 +359,7 @@ class _Ingestion:
         self.figures.restarts += self.sums["restarts"]
         if self.last_at is not None:
             self.figures.at = self.last_at
-            # By this machine's clock, which may differ from that of the driver's host.
+            # By this machine's clock, which may differ from the driver's host.
             self.figures.received_at = datetime.now(UTC)
         return self.figures
 

@@ -41,7 +41,7 @@ _NAMED: Final = (
 
 
 def longest_lease_s(lease_s: float) -> float:
-    """The longest lease in seconds of a host whose heartbeats are late; `lease_s` is that of other hosts."""
+    """The longest lease in seconds of a host whose heartbeats are late; `lease_s` is the other hosts' lease."""
     return _LONGEST_LEASE * lease_s
 
 
@@ -130,7 +130,7 @@ async def register(session: AsyncSession, body: HostRegister, *, lease_s: float)
 async def heartbeat(session: AsyncSession, host: str, instance: str, liveness: Liveness) -> HostRow:
     """Apply a heartbeat of the agent process `instance`: extend the lease of its host.
 
-    Call `runs.report` first, because rows of runs are locked before those of hosts.
+    Call `runs.report` first, because rows of runs are locked before rows of hosts.
     """
     statement = (
         update(HostRow)

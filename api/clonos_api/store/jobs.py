@@ -206,7 +206,7 @@ async def worked(session: AsyncSession, job: JobRow, *, but: int | None = None) 
 async def code_failed(
     session: AsyncSession, job: str, versions: Collection[int], *, but_run: str | None = None
 ) -> frozenset[int]:
-    """Those of the versions of a job whose newest driver failed because of the code, without the run `but_run`."""
+    """Return the given versions of a job whose newest driver failed because of the code, without the run `but_run`."""
     version, domain = RunRow.spec["version"].as_integer(), RunRow.failure["domain"].as_string()
     query = (
         select(version, domain)

@@ -9,9 +9,9 @@ since. Therefore, in the restored database:
 - no message to a webhook is pending, and no alert is open: the control plane of the backup may have sent them. No link
   signs a browser in;
 - no request for a start from an older point is pending: it may have been executed since the backup;
-- all tokens are revoked, unless the caller keeps those of the backup; without a valid token of an admin, there is a new
+- all tokens are revoked, unless the caller keeps the backup's; without a valid token of an admin, there is a new
   one;
-- numbers of events, logs and the audit log continue far above those of the backup, so that readers see new ones.
+- numbers of events, logs and the audit log continue far above the backup's, so that readers see new ones.
 
 All functions are synchronous.
 """

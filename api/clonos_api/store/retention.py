@@ -45,7 +45,7 @@ _BATCH: Final = 1000
 _JOBS_BATCH: Final = 10  # deleting a job also deletes its rows in other tables
 
 # Versions that run, or that a start may run: the newest ones are not always among them. The fields of `moving` are
-# those of `planned_moves.Moving`, and those of `order` are those of `RunSpec`.
+# as in `planned_moves.Moving`, and those of `spec` as in `RunSpec`.
 _OF_JOB: Final = (
     JobRow.version,
     JobRow.observed_version,

@@ -60,7 +60,7 @@ def duration_class(duration_ms: float) -> str:
 def places(job: str, query: str, at: datetime, *, now: datetime) -> Iterator[Place]:
     """The intervals of a moment: the short one, and the long one, unless they are too old or in the future.
 
-    Job code can write events with any time. Retention would never remove those of the future.
+    Job code can write events with any time. Retention would never remove intervals of the future.
     """
     for width_s, kept_s in KEPT_S.items():
         if -_CLOCKS_S <= (now - at).total_seconds() < kept_s:

@@ -189,7 +189,7 @@ class JobRow(Base):
     generation: Mapped[int] = mapped_column(default=0)  # of the newest claim; 0 before the first
     run: Mapped[str | None] = mapped_column(Id)  # id of the driver's run
     home: Mapped[str | None] = mapped_column(Id)  # id of the host with the checkpoint, if that is a local path
-    restarts: Mapped[int] = mapped_column(default=0)  # number of claims after the first, without those of new starts
+    restarts: Mapped[int] = mapped_column(default=0)  # number of claims after the first, without claims of new starts
     moving: Mapped[Moving | None]  # the planned move in progress
     failure: Mapped[Failure | None]  # why the job does not make progress
     metrics: Mapped[JobFigures | None]  # None: no driver has reported any; read `figures`
@@ -540,7 +540,7 @@ class StandbyRow(Base):
 
 
 class AlertRow(Base):
-    """An alert that webhooks have been sent, or will be sent, and that has not ended."""
+    """An open alert. Webhooks have received it, or will."""
 
     __tablename__ = "alerts"
 

@@ -334,7 +334,7 @@ def _usual_s(client: Client, operation: Operation) -> float | None:
 
 
 def _phase(client: Client, operation: Operation) -> str:
-    """Return the state of the operation's job, or that of the operation."""
+    """Return the state of the operation's job, or of the operation."""
     if operation.job is not None and operation.kind != "delete":
         try:
             job = client.jobs.get(operation.job)

@@ -67,7 +67,7 @@ class Call:
         Args:
             page: The page of the REST API.
             columns: Cell function per title, as for `clonos.cli.show.table`.
-            name: Text of a row for the format ``name``; default: that of the first column.
+            name: Text of a row for the format ``name``; default: the first column's.
             none: Message on stderr for an empty list.
         """
         if self.as_json:

@@ -157,7 +157,7 @@ def resolve(
 
 
 def _named(settings: Settings, context: str) -> Credentials:
-    """Return the credentials of a context; those of `LOCAL` need not exist."""
+    """Return the credentials of a context; `LOCAL` need not have any."""
     if context != LOCAL:
         return Contexts.read().get(context)
     return Credentials.read(settings.home) or Credentials(DEFAULT_API)

@@ -24,7 +24,7 @@ the session of a user's own program.
 * The checkpoint is made to agree with the log before a query starts, never the other way round (6).
 * Each restart is a new claim, so that an older attempt cannot publish (3, 5).
 
-Epochs follow Spark's micro-batches. The log of plans and determinants is that of Clonos (Silvestre, Fragkoulis,
+Epochs follow Spark's micro-batches. The log of plans and determinants is from Clonos (Silvestre, Fragkoulis,
 Spinellis, Katsifodimos, "Clonos: Consistent Causal Recovery for Highly-Available Streaming Dataflows", SIGMOD 2021,
 doi 10.1145/3448016.3457320).
 

@@ -594,7 +594,7 @@ class EpochRunner:
             plan_offset,
             self._resolution(identity.epoch) if identity.replay else None,
             self._decisions,
-            # Not those of the log: a sink topic may have been created again since the epoch was planned.
+            # Not the log's ids: a sink topic may have been created again since the epoch was planned.
             self._ids(self._published_topics | {self._own.topic}),
         )
 

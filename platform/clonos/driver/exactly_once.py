@@ -326,6 +326,6 @@ def _kafka_cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
 
 
 def _program_files(events: Path | None) -> dict[str, str]:
-    """The files of the program without that of its events; empty in a notebook, which has no file to compare."""
+    """The files of the program without its event file; empty in a notebook, which has no file to compare."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return code_files(Path(file).resolve(), outputs=[events] if events else []) if file else {}

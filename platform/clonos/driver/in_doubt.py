@@ -81,7 +81,7 @@ def may_be_visible(own: Ownership, plan: Plan, sink: Sink) -> bool:
 def of_other_code(
     own: Ownership, epochs: Iterable[EpochInDoubt], code: str, requested: Collection[tuple[str, int]]
 ) -> list[EpochInDoubt]:
-    """Those of `epochs` that `code` may not replay: other code planned them, and no decision is recorded or requested.
+    """The epochs that `code` may not replay: other code planned them, and no decision is recorded or requested.
 
     Args:
         own: The claimed log.

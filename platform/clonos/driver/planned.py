@@ -25,7 +25,7 @@ class Planned(NamedTuple):
     input_slices: tuple[InputSlice, ...]  # the input slice of each sink partition, in task order
 
     def lanes(self) -> tuple[int, ...]:
-        """Lane of each partition of the sink: the rank of the partition's input slice among those of the epoch, by
+        """Lane of each partition of the sink: the rank of the partition's input slice among the epoch's slices, by
         Spark's partition index.
         """
         order = sorted(range(len(self.input_slices)), key=lambda index: self.input_slices[index])

@@ -101,7 +101,7 @@ def cached(settings: Settings) -> Path | None:
 
 
 def pinned(folders: tuple[str, ...] = _SETS) -> dict[str, str]:
-    """Return the required SHA-256 of each jar, by ``<folder>/<file name>``; the folders are those of `Jars`."""
+    """Return the required SHA-256 of each jar, by ``<folder>/<file name>``; the folders are named in `Jars`."""
     lines = _resource(_names(folders)[1]).decode().splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 

@@ -113,8 +113,8 @@ def java_home_for_spark(folder: Path, java: Path, cache: StartUpCache | None = N
 
     Returns:
         The home of `java` if it has the vector module and needs no flags; else `folder`, whose ``bin/java`` drops the
-        module and adds the flags. With a cache it also replaces Spark's module flags by those of the training run,
-        because they must be equal, and begins the class path with that of the cache.
+        module and adds the flags. With a cache it also replaces Spark's module flags by the training run's,
+        because they must be equal, and begins the class path with the cache's.
     """
     home = java.resolve().parent.parent
     lacks_module = not _has_module(home, _VECTOR)

@@ -63,7 +63,7 @@ class Protobuf:
     registry: str | None = None
 
     def reader(self, schema: T.StructType | None, pins: Pins) -> ProtobufReader:
-        """Choose the Spark type: `schema`, or if None that of the message type (see `Format.reader`)."""
+        """Choose the Spark type: `schema`, or if None the message type's (see `Format.reader`)."""
         url = pins.url(self.registry, format_name="Protobuf")
         known = spark_type(self.message.DESCRIPTOR)
         converter(schema or known)

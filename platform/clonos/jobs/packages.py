@@ -237,7 +237,7 @@ def activate(job: Path, home: Path) -> None:
         more = environment(install(lock, home), os.environ)
         sys.stdout.flush()
         sys.stderr.flush()
-        # Modules that this process has imported would stay those of the installed packages. Without -P, a `rich.py` in
+        # Modules that this process has imported would stay the installed packages' modules. Without -P, a `rich.py` in
         # the current folder would precede the package.
         command = [sys.executable, "-P", "-m", "clonos", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **more})  # noqa: S606

@@ -40,7 +40,7 @@ def collect(modules: Collection[Module], resolver: Resolver) -> Graph:
 
 
 def _role(definition: Definition, resolver: Resolver) -> Role:
-    """Return the role by the decorators, or by decorators of the job around those of `clonos` and Spark."""
+    """Return the role by the decorators, or by decorators of the job around decorators of `clonos` and Spark."""
     node = definition.node
     if node is None or isinstance(node, ast.Lambda) or definition.scope.parent is None:
         return Role.PLAIN

@@ -5,7 +5,7 @@ For one lane of epoch *e* under owner *o* (the same steps as in `docs/protocol.m
 1. The driver reads the newest producer of the lane's transactional id, and then checks that *o* still owns the job. So
    a later owner cannot have opened that producer. It reads ahead, after the lane's last transaction, and reads again if
    a claim followed (`clonos_sinks.kafka.read_ahead`).
-2. The task opens a new producer (``init_transactions``, KIP-98), and checks that it is the next one after that of step
+2. The task opens a new producer (``init_transactions``, KIP-98), and checks that it follows the producer of step
    1. Otherwise another owner may have opened the lane in between: the epoch fails. A producer that the task's JVM kept
    from the lane's last transaction needs no check (KIP-890): nobody has fenced it since.
 3. In a replay: a lane with a marker of epoch *e* is published. Its rows are computed again and compared (*replay

@@ -26,7 +26,7 @@ def api() -> Iterator[FakeApi]:
 
 @pytest.fixture
 def run() -> Iterator[str]:
-    """Id of a run; its processes, and those of runs whose ids begin with it, are killed after the test."""
+    """Id of a run; its processes, and the processes of runs whose ids begin with it, are killed after the test."""
     run = f"r{secrets.token_hex(4)}"
     yield run
     for pid in processes_of(run, prefix=True):

@@ -69,7 +69,7 @@ SECURITY = {
 def _operations(mode: GenerationMode) -> dict[str, Any]:
     loaded = schemathesis.openapi.from_dict(DOCUMENT)
     if mode is GenerationMode.POSITIVE:
-        # No text may have a NUL, which PostgreSQL cannot store. The schema has no place for a rule of all texts.
+        # No text may have a NUL, which PostgreSQL cannot store. JSON Schema cannot state one rule for all strings.
         loaded.config.generation.update(allow_x00=False)
     operations = {}
     for result in loaded.get_all_operations():
@@ -140,7 +140,7 @@ ALLOWS: dict[str, set[str]] = {
     "agent": {"agent"},
     "nobody": set(),
 }
-# Operations whose bodies name objects with an owner, and those of agents that name a host.
+# Operations whose bodies name objects with an owner, and operations of agents that name a host.
 FOREIGN = frozenset({"create_job", "register_host"})
 ROLES = {
     "admin": ("admin", "root"),

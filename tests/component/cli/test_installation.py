@@ -19,7 +19,7 @@ PAGES: Final = ROOT / "docs/start"
 @pytest.mark.turn
 @pytest.mark.timeout(1200)
 def test_clonos_is_installed_into_an_environment_of_its_own(tmp_path: Path) -> None:
-    """The environment finds the dependencies in that of the tests, so nothing but the build backend is downloaded."""
+    """The environment finds the dependencies in the tests' environment, so only the build backend is downloaded."""
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")

@@ -12,7 +12,7 @@ from clonos.spark import executors
 
 
 class Context:
-    """A Spark context on a cluster; `answers` are those of its next requests."""
+    """A Spark context on a cluster; `answers` are the answers to its next requests."""
 
     def __init__(self, *answers: bool | Exception, master: str = "spark://127.0.0.1:7077") -> None:
         self.answers = list(answers)

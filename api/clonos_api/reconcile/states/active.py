@@ -232,7 +232,7 @@ def _failure_of_host(run: RunFacts, fleet: Fleet) -> tuple[Failure, RecoveryCaus
 
 def _cause(run: RunFacts, otherwise: RecoveryCause) -> RecoveryCause:
     """The cause of the recovery of a run: its agent may have stopped the driver."""
-    # Until an attempt has ended, the failure is that of the attempt before.
+    # Until an attempt has ended, the failure is the previous attempt's.
     before_next = run.state in ("PENDING", "STARTING", "STOPPING", "EXITED")
     stopped = before_next and run.failure is not None and run.failure.error == StoppedWithAgent.slug
     return "shutdown" if stopped else otherwise

@@ -33,7 +33,7 @@ public final class EpochGuard implements SparkPlugin {
     }
   }
 
-  /** Fails this task if it reads a source for rows that an earlier pass has computed: Spark has lost them. */
+  /** Fails a task that reads a source again. Rows of an earlier pass were lost. */
   static void requireUncomputed() {
     if (isComputed(TaskContext.get())) {
       throw lost();

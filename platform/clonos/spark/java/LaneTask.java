@@ -8,7 +8,7 @@ import java.util.Map;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /**
- * Publishes one lane in the task that has computed its rows; the steps are those of {@code
+ * Publishes one lane in the task that has computed its rows; the steps are as in {@code
  * clonos_sinks.kafka.partitioned}.
  */
 final class LaneTask implements LaneWriter.Ending {

@@ -24,7 +24,7 @@ final class RecordAges extends AccumulatorV2<Long, long[]> {
   /** The classes of latencies, as `clonos_api.store.series.duration_class` has them: the longest of class n is 2^(n/4) ms. */
   private static final double LATENCIES_PER_DOUBLING = 4;
 
-  private long[] counts; // null: no record. Each task result contains it, also that of a task that reads nothing.
+  private long[] counts; // null: no record. Each task's result contains it, also if the task reads nothing.
 
   /** The class of an age in microseconds. */
   static int classOf(long age) {
