@@ -9,6 +9,8 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,24 @@ from component.cli.service import NOW, TOKEN, FakeService, host, problem, recove
 COUNT = 'import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n'
 JOB = '@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n'
 BROKEN = Failure(error="topic-missing", what="The topic 'lines' does not exist.", kept="all.", hint="create it.")
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder with the code of the job wordcount."""
+    (tmp_path / "job.py").write_text(COUNT)
+    return tmp_path
+
+
+@contextmanager
+def beside(action: Callable[[], None]) -> Iterator[None]:
+    """Runs `action` in a thread, because commands install signal handlers in the main one."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def body(result: Result) -> dict[str, object]:
@@ -204,13 +224,12 @@ def test_promote_moves_the_job_to_a_ready_standby(clonos: Clonos, service: FakeS
         clonos("standby", "promote", "wordcount", "--host", "host-4")
 
 
-def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeService, code: Path) -> None:
     job = service.add("wordcount")
     assert body(clonos("job", "move", "wordcount", "--to", "host-2", "-o", "json"))["kind"] == "move"
     ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/move")
     assert json.loads(sent) == {"to": "host-2", "timeout_s": 180.0}
-    (tmp_path / "job.py").write_text(COUNT)
-    clonos("job", "upgrade", "wordcount", str(tmp_path), "--timeout", "9")
+    clonos("job", "upgrade", "wordcount", str(code), "--timeout", "9")
     ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
     assert json.loads(sent)["timeout_s"] == 9.0
     assert service.jobs[job.id].version == 2
@@ -237,10 +256,9 @@ def test_rescale_changes_only_the_number_of_partitions(clonos: Clonos, service: 
     assert service.jobs[stopped.id].version == 1
 
 
-def test_a_refused_upgrade_stores_nothing(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+def test_a_refused_upgrade_stores_nothing(clonos: Clonos, service: FakeService, code: Path) -> None:
     job = service.add("wordcount", JobState.FAILED)
-    (tmp_path / "job.py").write_text(COUNT)
-    for arguments in ([str(tmp_path)], []):
+    for arguments in ([str(code)], []):
         with pytest.raises(errors.StateConflict) as refused:
             clonos("job", "upgrade", "wordcount", *arguments)
         assert refused.value.kept == "nothing was changed."
@@ -259,44 +277,39 @@ def test_a_refused_upgrade_stores_nothing(clonos: Clonos, service: FakeService, 
     ],
 )
 def test_apply_does_what_the_state_needs(
-    clonos: Clonos, service: FakeService, tmp_path: Path, state: JobState, calls: list[str]
+    clonos: Clonos, service: FakeService, code: Path, state: JobState, calls: list[str]
 ) -> None:
     job = service.add("wordcount", state)
-    (tmp_path / "job.py").write_text(COUNT)
-    assert "wordcount is RUNNING" in clonos("apply", str(tmp_path)).stdout
+    assert "wordcount is RUNNING" in clonos("apply", str(code)).stdout
     changes = [path.rpartition("/")[2] if method == "POST" else method for method, path, *_ in service.received]
     assert [call for call in changes if call in ("PATCH", "upgrade", "start", "restart")] == calls
     assert service.jobs[job.id].version == 2
     assert service.jobs[job.id].state == "RUNNING"
     service.received.clear()
     service.change(job.id, observed_version=2)
-    assert "unchanged" in clonos("apply", str(tmp_path)).stdout
+    assert "unchanged" in clonos("apply", str(code)).stdout
     assert service.jobs[job.id].version == 2
 
 
-def test_apply_creates_a_job_and_refuses_one_that_cannot_run(
-    clonos: Clonos, service: FakeService, tmp_path: Path
-) -> None:
-    (tmp_path / "job.py").write_text(COUNT)
+def test_apply_creates_a_job_and_refuses_one_that_cannot_run(clonos: Clonos, service: FakeService, code: Path) -> None:
     service.started = JobState.RUNNING
-    assert "wordcount is created" in clonos("apply", str(tmp_path)).stdout
+    assert "wordcount is created" in clonos("apply", str(code)).stdout
     (job,) = service.jobs.values()
     for state in (JobState.CANCELED, JobState.CANCELLING, JobState.STOPPING):
         service.change(job.id, state=state)
         with pytest.raises(errors.StateConflict) as refused:
-            clonos("apply", str(tmp_path))
+            clonos("apply", str(code))
         assert ("job rm" in refused.value.hint) is (state != JobState.STOPPING)
     assert service.jobs[job.id].version == 1
     service.change(job.id, state=JobState.STOPPED)
-    assert "clonos job start wordcount" in clonos("apply", str(tmp_path), "--no-start").stdout
+    assert "clonos job start wordcount" in clonos("apply", str(code), "--no-start").stdout
 
 
-def test_code_that_is_too_large_names_its_largest_files(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(COUNT)
-    (tmp_path / "model.bin").write_bytes(b"x" * 5000)
+def test_code_that_is_too_large_names_its_largest_files(clonos: Clonos, service: FakeService, code: Path) -> None:
+    (code / "model.bin").write_bytes(b"x" * 5000)
     service.faults.append(problem(413, "request-too-large", "The body exceeds the limit of 100 bytes."))
     with pytest.raises(errors.RequestTooLarge, match="exceeds the limit of 100 bytes") as refused:
-        clonos("submit", str(tmp_path))
+        clonos("submit", str(code))
     assert "The largest files: model.bin (4.9 KiB), job.py" in refused.value.what
     assert ".clonosignore" in refused.value.hint
 
@@ -319,15 +332,14 @@ def test_code_that_a_replay_contradicts_is_refused(
 
 
 def test_upgrade_preserves_the_standbys_unless_the_specification_sets_them(
-    clonos: Clonos, service: FakeService, tmp_path: Path
+    clonos: Clonos, service: FakeService, code: Path
 ) -> None:
     """``clonos submit --standbys`` leaves no trace in a file."""
     spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 2, "selfPromoteAfter": "9s"}}}
     job = service.add("wordcount", spec=spec)
-    (tmp_path / "job.py").write_text(COUNT)
 
     def upgraded() -> Standbys:
-        clonos("job", "upgrade", "wordcount", str(tmp_path))
+        clonos("job", "upgrade", "wordcount", str(code))
         *_, (_, _, sent) = service.requests("POST", "/jobs/wordcount/upgrade")
         return JobSpec.model_validate(json.loads(sent)["spec"]).spec.standby
 
@@ -335,10 +347,10 @@ def test_upgrade_preserves_the_standbys_unless_the_specification_sets_them(
     yaml = (
         "apiVersion: clonos/v1\nkind: Job\nmetadata: {name: wordcount}\nspec: {main: job.py, standby: {replicas: 0}}\n"
     )
-    (tmp_path / "job.yaml").write_text(yaml)
+    (code / "job.yaml").write_text(yaml)
     assert upgraded() == Standbys()
     service.change(job.id, spec=JobSpec.model_validate(spec))
-    (tmp_path / "job.yaml").write_text(yaml.replace("{replicas: 0}", "{selfPromoteAfter: 15s}"))
+    (code / "job.yaml").write_text(yaml.replace("{replicas: 0}", "{selfPromoteAfter: 15s}"))
     assert upgraded() == Standbys(replicas=2, selfPromoteAfter="15s")
 
 
@@ -402,14 +414,13 @@ def test_new_code_is_accepted_for_all_epochs_in_doubt(clonos: Clonos, service: F
 
 
 def test_apply_with_new_code_accepts_it_for_the_epochs_in_doubt(
-    clonos: Clonos, service: FakeService, tmp_path: Path
+    clonos: Clonos, service: FakeService, code: Path
 ) -> None:
     service.add("wordcount", JobState.FAILED)
-    (tmp_path / "job.py").write_text(COUNT)
-    later = clonos("apply", str(tmp_path), "--no-start").stdout
+    later = clonos("apply", str(code), "--no-start").stdout
     assert "clonos job start wordcount" in later
     assert "--new-code" not in later, "the version that planned an epoch in doubt finishes it"
-    assert "wordcount is RUNNING" in clonos("apply", str(tmp_path), "--new-code").stdout
+    assert "wordcount is RUNNING" in clonos("apply", str(code), "--new-code").stdout
     sent = json.loads(service.requests("POST", "/jobs/wordcount/resolve")[-1][2])
     assert sent == {"decision": "new-code"}
 
@@ -418,25 +429,23 @@ def test_apply_with_new_code_accepts_it_for_the_epochs_in_doubt(
     "command", [["job", "start", "wordcount"], ["job", "resolve", "wordcount", "--new-code", "--yes"], ["apply"]]
 )
 def test_a_start_fails_if_the_job_fails_before_its_first_epoch(
-    clonos: Clonos, service: FakeService, tmp_path: Path, command: list[str]
+    clonos: Clonos, service: FakeService, code: Path, command: list[str]
 ) -> None:
     service.add("wordcount", JobState.FAILED)
-    (tmp_path / "job.py").write_text(COUNT)
     hint = "accept it: `clonos job resolve wordcount --new-code`."
     service.first_epoch = Failure(error="checkpoint-mismatch", what="The job's code changed.", hint=hint)
     with pytest.raises(errors.CheckpointMismatch, match="code changed"):
-        clonos(*command, *([str(tmp_path)] if command == ["apply"] else []))
+        clonos(*command, *([str(code)] if command == ["apply"] else []))
 
 
 @pytest.mark.parametrize("command", [["submit"], ["submit", "--wait"], ["apply"]])
 def test_without_a_host_the_cause_follows_at_once(
-    clonos: Clonos, service: FakeService, tmp_path: Path, command: list[str]
+    clonos: Clonos, service: FakeService, code: Path, command: list[str]
 ) -> None:
-    (tmp_path / "job.py").write_text(COUNT)
     service.hosts = []
     service.unplaced = Failure(error="no-host", what="No host is registered.", hint="start an agent.", retry=True)
     with pytest.raises(errors.NoHost, match="No host is registered") as refused:
-        clonos(command[0], str(tmp_path), *command[1:])
+        clonos(command[0], str(code), *command[1:])
     assert "starts as soon as a host accepts it" in refused.value.kept
     assert service.requests("POST", "/jobs"), "the job is stored"
 
@@ -477,17 +486,16 @@ def test_submit_uploads_and_creates(clonos: Clonos, service: FakeService, tmp_pa
         clonos("submit", str(tmp_path / "job.py"), "--name", "loud")
 
 
-def test_submit_and_apply_wait_until_the_job_runs(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(COUNT)
+def test_submit_and_apply_wait_until_the_job_runs(clonos: Clonos, service: FakeService, code: Path) -> None:
     service.started = JobState.RUNNING
-    assert "wordcount is RUNNING on host-1." in clonos("submit", str(tmp_path), "--wait").stdout
-    waited = body(clonos("submit", str(tmp_path), "--wait", "--name", "second", "-o", "json"))
+    assert "wordcount is RUNNING on host-1." in clonos("submit", str(code), "--wait").stdout
+    waited = body(clonos("submit", str(code), "--wait", "--name", "second", "-o", "json"))
     assert waited["state"] == "RUNNING"
-    assert "Watch it" in clonos("apply", str(tmp_path), "--name", "third", "--no-wait").stdout
+    assert "Watch it" in clonos("apply", str(code), "--name", "third", "--no-wait").stdout
     service.started, service.failing = JobState.FAILED, BROKEN
     for number, command in enumerate((["submit", "--wait"], ["apply"])):
         with pytest.raises(errors.TopicMissing):
-            clonos(command[0], str(tmp_path), *command[1:], "--name", f"wrong-{number}")
+            clonos(command[0], str(code), *command[1:], "--name", f"wrong-{number}")
 
 
 def test_a_long_operation_shows_its_progress_on_stderr(
@@ -515,15 +523,14 @@ def test_a_long_operation_shows_its_progress_on_stderr(
 
 
 def test_the_start_of_a_job_has_an_estimate_from_earlier_starts(
-    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch, code: Path
 ) -> None:
     monkeypatch.setattr(progress, "_AFTER_S", 0.0)
-    (tmp_path / "job.py").write_text(COUNT)
     for to, second in (("STARTING", 0), ("RUNNING", 30), ("STARTING", 100), ("RUNNING", 120)):
         event = service.add_event("job.state", "other", to=to)
         service.events[-1] = event.model_copy(update={"at": NOW + timedelta(seconds=second)})
     service.started = JobState.RUNNING
-    result = clonos("submit", str(tmp_path), "--wait")
+    result = clonos("submit", str(code), "--wait")
     assert re.fullmatch(r"start of wordcount: RUNNING on host-1, \d+ s, about \d+ s left\n", result.stderr)
 
 
@@ -552,24 +559,14 @@ def test_standby_wait(clonos: Clonos, service: FakeService, monkeypatch: pytest.
         eventually(lambda: service.requests("GET", "/status"), "the estimate is requested")
         service.standbys[0] = Standby(id="s1", host="host-3", state="READY", **common)
 
-    background = threading.Thread(target=ready)
-    background.start()
-    result = clonos("standby", "wait", "wordcount")
-    background.join()
+    with beside(ready):
+        result = clonos("standby", "wait", "wordcount")
     assert result.stdout == "A standby of wordcount is READY on host-3.\n"
     assert re.search(r"standby of wordcount: WARMING on host-3, \d+ s, about 35 s left\n", result.stderr)
 
 
 def test_submit_watch_follows_events_until_the_job_fails(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
-    outcomes: list[Result | BaseException] = []
-
-    def run() -> None:
-        try:
-            outcomes.append(clonos("submit", str(tmp_path / "job.py"), "--watch"))
-        except BaseException as error:
-            outcomes.append(error)
-
     # The stream starts only after the earlier events are read.
     service.streams.append(b"")
     before = service.add_event("job.created", "other")
@@ -582,12 +579,9 @@ def test_submit_watch_follows_events_until_the_job_fails(clonos: Clonos, service
         eventually(lambda: service.requests("GET", "/events"), "the job is watched")
         service.change("shout", state=JobState.FAILED, failure=BROKEN)
 
-    background = threading.Thread(target=change)
-    background.start()
-    run()  # in the main thread, because commands install signal handlers
-    background.join()
+    with beside(change), pytest.raises(errors.TopicMissing):
+        clonos("submit", str(tmp_path / "job.py"), "--watch")
     assert before.seq == 1
-    assert isinstance(outcomes[0], errors.TopicMissing)
 
 
 def test_an_interrupted_watch_prints_the_current_state(clonos: Clonos, service: FakeService) -> None:
@@ -598,10 +592,8 @@ def test_an_interrupted_watch_prints_the_current_state(clonos: Clonos, service: 
         service.change("wordcount", state=JobState.RUNNING)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    background = threading.Thread(target=interrupt)
-    background.start()
-    result = clonos("job", "watch", "wordcount")
-    background.join()
+    with beside(interrupt):
+        result = clonos("job", "watch", "wordcount")
     assert result.stdout.splitlines()[-1] == "wordcount is RUNNING."
 
 
@@ -720,10 +712,8 @@ def test_events_follow_starts_at_the_newest_event(clonos: Clonos, service: FakeS
         eventually(lambda: len(service.requests("GET", "/events")) > 1, "the stream ended and is requested again")
         os.kill(os.getpid(), signal.SIGTERM)  # a background process of a shell ignores SIGINT
 
-    background = threading.Thread(target=interrupt)
-    background.start()
-    lines = clonos("events", "-f", "--tail", "2", "-o", "json").stdout.splitlines()
-    background.join()
+    with beside(interrupt):
+        lines = clonos("events", "-f", "--tail", "2", "-o", "json").stdout.splitlines()
     assert [json.loads(line)["seq"] for line in lines] == [299, 300, 301]
     assert len(service.requests("GET", "/events/history")) == 1
     assert service.requests("GET", "/events")[0][1]["last-event-id"] == "300"
@@ -839,10 +829,8 @@ def test_watch_draws_on_a_terminal_until_the_job_ends(
         service.faults.extend(problem(503, "database-unavailable", "No database.") for _ in range(3))
         service.change("wordcount", state=JobState.FINISHED)
 
-    background = threading.Thread(target=finish)
-    background.start()
-    result = clonos("job", "watch", "wordcount")
-    background.join()
+    with beside(finish):
+        result = clonos("job", "watch", "wordcount")
     assert result.exit_code == 0
     assert "\x1b[" in drawn.getvalue()
     assert "FINISHED" in drawn.getvalue().splitlines()[-1]

@@ -60,12 +60,3 @@ def test_a_terminal_shows_the_examples(path: str) -> None:
     assert shown
     assert all("clonos " in line for line in shown)
     assert set(EXAMPLES.get(path, shown)) == set(shown)
-
-
-def test_every_command_that_uses_a_control_plane_takes_a_context() -> None:
-    for path, command in COMMANDS.items():
-        names = {parameter.name for parameter in command.params}
-        if {"api", "token"} <= names:
-            assert "context" in names, path
-        if "wait" in names:
-            assert "quiet" in names, path
