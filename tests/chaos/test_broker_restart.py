@@ -37,7 +37,7 @@ def test_offsets_are_read_after_a_broker_restart(start_cluster: StartCluster, na
     with start_cluster(1) as cluster:
         make_topics(cluster.kafka, **{name: 1})
         source, offsets = KafkaSource((name,)), OffsetClient(cluster.kafka)
-        meter = LagMeter(cluster.kafka, into(reports))
+        meter = LagMeter(OffsetClient(cluster.kafka), into(reports))
         meter.note_start("query", {name: {0: 0}})
         produce(cluster.kafka, name)
         source.check_retained(cluster.kafka, {name: {0: 1}})

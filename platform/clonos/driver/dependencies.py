@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from clonos.driver.background import Watch
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings
@@ -42,7 +42,7 @@ def wait_for_kafka(kafka: KafkaSettings, *, stopped: Callable[[], bool]) -> bool
     return False
 
 
-class KafkaWatch:
+class KafkaWatch(Watch):
     """Asks Kafka in the background whether it answers. Spark's own client waits for minutes before it reports.
 
     Args:
@@ -53,11 +53,11 @@ class KafkaWatch:
     """
 
     def __init__(self, kafka: KafkaSettings, emit: Emit | None = None, *, log: str, every_s: float = _EVERY_S) -> None:
+        super().__init__("clonos-kafka-watch", every_s)
         self._kafka = kafka
+        self._admin: AdminClient | None = None
         self._emit = emit
         self._log = log
-        self._every_s = every_s
-        self._stopped = threading.Event()
         self._answered_at = time.monotonic()
         self._silent_since: float | None = None
         self._outage_at = float("-inf")  # end of the newest outage
@@ -66,14 +66,6 @@ class KafkaWatch:
         self._claimed = False  # whether the job has claimed the log
         self._log_missing = 0  # consecutive answers without the log's topic, after a claim
         self._reported: tuple[bool, int, int] | None = None
-
-    def start(self) -> None:
-        """Start requests in a background thread, until `stop` is called."""
-        threading.Thread(target=self._ask, daemon=True, name="clonos-kafka-watch").start()
-
-    def stop(self) -> None:
-        """Stop the requests, without waiting for the one in progress."""
-        self._stopped.set()
 
     def note_claim(self) -> None:
         """Take notice of a claim: the log exists, and what Kafka answers is emitted again for the new generation."""
@@ -95,16 +87,16 @@ class KafkaWatch:
         """Whether a request was not answered in these last seconds, so that other requests may have failed too."""
         return self._silent_since is not None or time.monotonic() - self._outage_at < seconds
 
-    def _ask(self) -> None:
-        admin = AdminClient(client_config(self._kafka))
-        while not self._stopped.wait(self._every_s):
-            if self._request(admin):
-                self._answered_at = time.monotonic()
-                if self._silent_since is not None:
-                    self._outage_at, self._silent_since = self._answered_at, None
-            else:
-                self._silent_since = self._silent_since or self._answered_at
-            self._report()
+    def poll_once(self) -> None:
+        """Ask once, and report a change."""
+        self._admin = self._admin or AdminClient(client_config(self._kafka))
+        if self._request(self._admin):
+            self._answered_at = time.monotonic()
+            if self._silent_since is not None:
+                self._outage_at, self._silent_since = self._answered_at, None
+        else:
+            self._silent_since = self._silent_since or self._answered_at
+        self._report()
 
     def _request(self, admin: AdminClient) -> bool:
         """Request the metadata of the log's topic; returns whether a broker answered.

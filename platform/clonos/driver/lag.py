@@ -11,11 +11,10 @@ from typing import Final
 
 from confluent_kafka import TopicPartition
 
-from clonos.driver.background_worker import BackgroundWorker
+from clonos.driver.background import BackgroundWorker, Watch
 from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.partition_offsets import OffsetClient, Offsets
-from clonos.settings import KafkaSettings
 from clonos.telemetry.driver_events import Lag, Retention
 from clonos.telemetry.events import Emit
 
@@ -31,13 +30,13 @@ _MAX_PARTITIONS: Final = 200
 _TIMEOUT_S: Final = 5.0
 
 
-class LagMeter:
+class LagMeter(Watch):
     """Compares the end offsets of each source topic with the offsets that its queries have read, and reports changes.
 
     The first report of a query after its start follows soon, also if it is unchanged.
 
     Args:
-        kafka: The Kafka cluster.
+        offsets: Reads offsets of the Kafka cluster.
         emit: Receives ``lag`` events: a query, and its unread records by topic and by partition. Also ``retention``
             events: a query's topics that delete records and hold mostly unread ones, with the unread share in percent.
         stalled: Called in the polling thread with a query and the seconds for which its input waited without progress.
@@ -47,16 +46,16 @@ class LagMeter:
 
     def __init__(
         self,
-        kafka: KafkaSettings,
+        offsets: OffsetClient,
         emit: Emit,
         *,
         stalled: Callable[[str, float], None] | None = None,
         stalled_s: float = 0.0,
         every_s: float = _EVERY_S,
     ) -> None:
-        self._offsets = OffsetClient(kafka, timeout_s=_TIMEOUT_S)
+        super().__init__("clonos-lag", every_s)
+        self._offsets = offsets
         self._emit = emit
-        self._every_s = every_s
         self._busy: Callable[[], Collection[str]] = frozenset
         self._moved: Callable[[str], bool] = _unmoved
         self._stalled = stalled
@@ -71,9 +70,7 @@ class LagMeter:
         self._answered = True  # whether Kafka answered the newest poll
         self._jvm = BackgroundWorker("clonos-progress")
         self._asked: dict[str, Future[bool]] = {}  # query → a question to the JVM that it has not answered
-        self._stopped = threading.Event()
         self._wake = threading.Event()  # set if the next poll may be due sooner
-        self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
 
     def start(
         self, busy: Callable[[], Collection[str]] = frozenset, moved: Callable[[str], bool] | None = None
@@ -86,11 +83,11 @@ class LagMeter:
         """
         self._busy = busy
         self._moved = moved or _unmoved
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """Stop polling, without waiting for a poll in progress."""
-        self._stopped.set()
+        super().stop()
         self._wake.set()
 
     def note_start(self, query: str, progress: Progress) -> None:

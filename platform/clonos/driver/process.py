@@ -19,14 +19,11 @@ from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker
 from clonos.driver.advice import advise
 from clonos.driver.cluster_check import CheckRequest, require_fit
 from clonos.driver.driver import Driver, default_checkpoint, jvm_exited
-from clonos.driver.executor_watch import ExecutorWatch
 from clonos.driver.lag import LagMeter
-from clonos.driver.log_topic_watch import LogTopicWatch
-from clonos.driver.open_transactions import OpenTransactions
 from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
 from clonos.driver.status import JobStatus
-from clonos.driver.task_progress import TaskProgress
+from clonos.driver.watches import ExecutorWatch, LogTopicWatch, OpenTransactions, TaskProgress
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.reachable import reachable_kafka
 from clonos.errors import BrokerUnavailable, ClonosError, DriverUnresponsive, SpecError
@@ -36,6 +33,7 @@ from clonos.jobs.definition import Job
 from clonos.jobs.packages import LOCK
 from clonos.jobs.spec import Spec
 from clonos.log.prepared import Prepared
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings, Settings
 from clonos.signals import stop_on_signals
 from clonos.spark.clusters import (
@@ -176,9 +174,10 @@ def _run(
     )
     interval_s = (spec.trigger.interval_ms or 0) / 1000
     stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + interval_s
-    transactions = OpenTransactions(kafka, events.emit)
+    offsets = OffsetClient(kafka)
+    transactions = OpenTransactions(offsets, events.emit)
     log_topic = LogTopicWatch(kafka, job.spec.name, events.emit)
-    lag = LagMeter(kafka, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
+    lag = LagMeter(offsets, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
     executors = ExecutorWatch(session.spark, events.emit)
 
     def on_defined(read: frozenset[str], written: frozenset[str]) -> None:

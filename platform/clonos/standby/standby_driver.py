@@ -18,7 +18,7 @@ from clonos.carried_errors import carrying, uncarry_failure
 from clonos.causal.determinants import connect_producer
 from clonos.causal.epoch_scope import worker_kafka
 from clonos.causal.shape import has_operators, python_workers
-from clonos.driver.background_worker import BackgroundWorker
+from clonos.driver.background import BackgroundWorker
 from clonos.driver.checkpoint import progress_of
 from clonos.driver.driver import Driver, jvm_exited
 from clonos.driver.lag import LagMeter
@@ -29,6 +29,7 @@ from clonos.kafka import java_options
 from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
 from clonos.log.topic import CONTROL
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
@@ -121,7 +122,9 @@ class Standby:
         self._metered_epochs: dict[str, int] = {}
         self._executors = standbys.executors
         stalled_s, every_s = standbys.self_promote_after_s, min(1.0, standbys.self_promote_after_s / 4) or 1.0
-        self._meter = LagMeter(kafka, _discard, stalled=self._report_stall, stalled_s=stalled_s, every_s=every_s)
+        self._meter = LagMeter(
+            OffsetClient(kafka), _discard, stalled=self._report_stall, stalled_s=stalled_s, every_s=every_s
+        )
         if stalled_s:
             self._meter.start()
 

@@ -9,7 +9,8 @@ import threading
 
 from clonos.driver.dependencies import KafkaWatch
 from clonos.driver.lag import LagMeter
-from clonos.driver.open_transactions import OpenTransactions
+from clonos.driver.watches import OpenTransactions
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import Settings
 from clonos.telemetry.driver_events import as_line
 
@@ -19,9 +20,9 @@ EVERY_S = 0.002
 def main(topic: str) -> None:
     """Watch the topic."""
     kafka = Settings().kafka
-    meter = LagMeter(kafka, lambda _event: None, every_s=EVERY_S)
+    meter = LagMeter(OffsetClient(kafka), lambda _event: None, every_s=EVERY_S)
     meter.note_start("query", {topic: {0: 0}})
-    transactions = OpenTransactions(kafka, lambda _event: None)
+    transactions = OpenTransactions(OffsetClient(kafka), lambda _event: None)
     transactions.watch(read=[topic], written=[])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     for _ in range(3):

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from clonos import faults
 from clonos.agent.restoring import require_unpublished
-from clonos.driver.log_topic_watch import LogTopicWatch
+from clonos.driver.watches import LogTopicWatch
 from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged, EpochFailed, Superseded, WouldPublishAgain
 from clonos.faults import CLAIM_POINTS
 from clonos.kafka import client_config
@@ -377,9 +377,9 @@ def test_a_log_topic_that_becomes_unsafe_while_the_job_runs_is_reported(kafka: K
             return admin.describe_configs([described])[described].result(60)["retention.ms"].value == value
 
         eventually(applied, "the broker has the new setting")  # the controller answers before
-        watch.poll_once(admin)
+        watch.poll_once()
 
-    watch.poll_once(admin)
+    watch.poll_once()
     assert events == []
     for value in ("1000000", "1000000", "-1", "1000000"):
         set_retention(value)

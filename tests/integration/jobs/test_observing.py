@@ -27,8 +27,7 @@ from typer.testing import CliRunner
 import clonos
 from clonos.cli.app import app
 from clonos.driver.lag import LagMeter
-from clonos.driver.open_transactions import OpenTransactions
-from clonos.driver.task_progress import TaskProgress
+from clonos.driver.watches import OpenTransactions, TaskProgress
 from clonos.errors import CausalLogMissing
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job
@@ -289,7 +288,7 @@ def test_lag_counts_the_unread_records(kafka: KafkaSettings, make_topic: MakeTop
     first, second = make_topic(2, "one"), make_topic(1, "two")
     feed(kafka, first, 2, 10)
     reports: list[DriverEvent] = []
-    meter = LagMeter(kafka, reports.append)
+    meter = LagMeter(OffsetClient(kafka), reports.append)
     meter.note("q", {first: {0: 2, 1: 5}, second: {0: 0}})
     meter.poll_once()
     meter.poll_once()
@@ -325,7 +324,7 @@ def test_a_transaction_that_stays_open_is_reported(kafka: KafkaSettings, make_to
     """In a source topic the job itself waits for it, although its lag is 0."""
     topic = make_topic(2, "out")
     reports: list[dict[str, float]] = []
-    transactions = OpenTransactions(kafka, lambda event: reports.append(event.topics), old_s=0.3)
+    transactions = OpenTransactions(OffsetClient(kafka), lambda event: reports.append(event.topics), old_s=0.3)
     transactions.poll_once()  # no topic is watched yet
     transactions.watch(**{"read": [], "written": [], role: [topic]})
     producer = Producer(client_config(kafka, transactional_id=f"{topic}-open"))
@@ -355,7 +354,7 @@ def test_retention_close_to_unread_records_is_reported(kafka: KafkaSettings, mak
     topic = make_topic(1, "in")
     feed(kafka, topic, 1, 1000)
     reports: list[dict[str, Any]] = []
-    meter = LagMeter(kafka, into(reports))
+    meter = LagMeter(OffsetClient(kafka), into(reports))
     admin = AdminClient(client_config(kafka))
 
     def polled() -> list[dict[str, Any]]:
@@ -379,7 +378,9 @@ def test_input_that_waits_without_progress_is_a_stall(kafka: KafkaSettings, make
     source = make_topic(1, "one")
     feed(kafka, source, 1, 10)
     stalls: list[tuple[str, float]] = []
-    meter = LagMeter(kafka, lambda *_, **__: None, stalled=lambda *how: stalls.append(how), stalled_s=0.5, every_s=0.05)
+    meter = LagMeter(
+        OffsetClient(kafka), lambda *_, **__: None, stalled=lambda *how: stalls.append(how), stalled_s=0.5, every_s=0.05
+    )
     meter.note("idle", {source: {0: 10}})
     meter.note("slow", {source: {0: 3}})
     meter.start()
@@ -401,7 +402,11 @@ def test_a_long_epoch_that_makes_progress_is_not_a_stall(kafka: KafkaSettings, m
         return query == "long"
 
     meter = LagMeter(
-        kafka, lambda *_, **__: None, stalled=lambda query, _: stalls.append(query), stalled_s=0.5, every_s=0.05
+        OffsetClient(kafka),
+        lambda *_, **__: None,
+        stalled=lambda query, _: stalls.append(query),
+        stalled_s=0.5,
+        every_s=0.05,
     )
     for query in ("long", "stuck"):
         meter.note(query, {source: {0: 3}})

@@ -37,6 +37,7 @@ from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, Spec
 from clonos.log.claiming import Claimant
 from clonos.log.control import ControlState
 from clonos.log.records import Claim, InputSlice, Marker, Owner, Plan
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.telemetry.driver_events import GraphQuery
 from clonos.telemetry.events import Events
@@ -106,7 +107,7 @@ def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
 
 def test_where_an_earlier_attempt_was_is_forgotten_at_a_claim() -> None:
     """Otherwise the lag of a query that has not started again would count as its return."""
-    meter = LagMeter(KafkaSettings(), lambda *_arguments, **_fields: None)
+    meter = LagMeter(OffsetClient(KafkaSettings()), lambda *_arguments, **_fields: None)
     meter.note_start("totals", {"t": {0: 1}})
     driver = created(on_start=meter.note_start)
     driver._context = cast("Any", SimpleNamespace(queries=[SimpleNamespace(name="totals")]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from clonos.driver.executor_watch import ExecutorWatch
+from clonos.driver.watches import ExecutorWatch
 from support.event_fields import into
 
 

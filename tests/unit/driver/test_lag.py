@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from clonos.driver import lag
 from clonos.driver.lag import LagMeter, close_to_retention, furthest_behind
 from clonos.errors import BrokerUnavailable
-from clonos.partition_offsets import Offsets
+from clonos.partition_offsets import OffsetClient, Offsets
 from clonos.settings import KafkaSettings
 from clonos.telemetry.driver_events import DriverEvent, Lag
 from clonos.testing.harness import eventually
@@ -53,7 +53,7 @@ class Kafka:
     def __init__(self) -> None:
         self.end = 10
         self.events: list[dict[str, int]] = []
-        self.meter = LagMeter(KafkaSettings(), self._emit)
+        self.meter = LagMeter(OffsetClient(KafkaSettings()), self._emit)
         self.answers = True
         self.meter._offsets = self  # type: ignore[assignment]
 
@@ -151,7 +151,9 @@ def test_a_query_whose_jvm_does_not_answer_is_stalled(monkeypatch: pytest.Monkey
         asked.append(query)
         return frozen.wait(60)
 
-    meter = LagMeter(KafkaSettings(), lambda *_: None, stalled=lambda query, _s: stalls.append(query), stalled_s=100.0)
+    meter = LagMeter(
+        OffsetClient(KafkaSettings()), lambda *_: None, stalled=lambda query, _s: stalls.append(query), stalled_s=100.0
+    )
     meter._moved = moved
     meter._waiting_since["words"] = time.monotonic() - 50
     meter._check_stalls()

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from clonos.driver.background_worker import BackgroundWorker
+from clonos.driver.background import BackgroundWorker
 from clonos.errors import BrokerUnavailable
 from clonos.standby import standby_driver
 from clonos.standby.promotion import PromotionMailbox, promote

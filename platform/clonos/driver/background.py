@@ -1,4 +1,4 @@
-"""Calls whose end nobody has to wait for, such as calls of a JVM or a file system that may hang."""
+"""Threads of a driver: periodic polls, and calls whose end nobody waits for, such as those of a JVM that may hang."""
 
 from __future__ import annotations
 
@@ -47,3 +47,35 @@ class BackgroundWorker:
     def _run(self) -> None:
         while True:
             self._calls.get()()
+
+
+class Watch:
+    """Polls something in a thread of its own, until it is stopped. A subclass has `poll_once`.
+
+    Each watch has a thread: one that waits for Kafka or the JVM must not delay the others, which detect that.
+
+    Args:
+        name: Name of the thread.
+        every_s: Pause before the first poll, and between two polls, in seconds.
+    """
+
+    def __init__(self, name: str, every_s: float) -> None:
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True, name=name)
+
+    def start(self) -> None:
+        """Start polling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop polling, without waiting for a poll in progress, which then reports nothing."""
+        self._stopped.set()
+
+    def poll_once(self) -> None:
+        """Poll once."""
+        raise NotImplementedError
+
+    def _poll(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            self.poll_once()
