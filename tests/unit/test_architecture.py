@@ -36,6 +36,45 @@ def test_every_place_on_the_map_exists(path: str, name: str) -> None:
     assert not name or name in definitions(file), f"{path} has no {name}"
 
 
+def test_the_map_has_every_module_of_the_library() -> None:
+    box = (ROOT / "ARCHITECTURE.md").read_text().partition("```")[2].partition("```")[0]
+    places = [place for place in (ROOT / "platform/clonos").iterdir() if place.suffix in ("", ".py")]
+    modules = {place.stem for place in places if not place.stem.startswith("_")}
+    assert modules - set(re.findall(r"\w+", box)) == set()
+
+
+def test_private_api_of_spark_is_used_where_its_package_says() -> None:
+    clonos = ROOT / "platform/clonos"
+    named = set(re.findall(r"``(\w+/\w+\.py)``", (clonos / "spark/__init__.py").read_text()))
+    private = re.compile(r"(?<!self)\._(?:jdf|jvm|jsc|jsparkSession)\b")
+    used = {str(file.relative_to(clonos)) for file in clonos.rglob("*.py") if private.search(file.read_text())}
+    assert {file for file in used if not file.startswith("spark/")} == named
+
+
+def test_the_glossary_names_the_file_of_each_name() -> None:
+    roots = [ROOT / folder for folder in ("platform", "api", "sinks", "connectors", "")]
+    for row in (ROOT / "docs/glossary.md").read_text().splitlines():
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        if len(cells) != 4:
+            continue
+        paths = [
+            next(root / path for root in roots if (root / path).exists()) for path in re.findall(r"`(.+?)`", cells[3])
+        ]
+        files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+        text = "".join(file.read_text() for file in files)
+        names = [re.findall(r"\w+", name)[-1] for name in re.findall(r"`(.+?)`", cells[2])]
+        assert [name for name in names if name not in text] == [], cells[0]
+
+
+def test_the_notes_beside_the_code_name_real_functions() -> None:
+    sources = [ROOT / "api", ROOT / "platform"]
+    known = {name for source in sources for file in source.rglob("*.py") for name in definitions(file)}
+    for page in sorted(ROOT.glob("api/clonos_api/*/README.md")):
+        spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text())
+        called = {name for span in spans for name in re.findall(r"(?<![\w.])(?:\w+\.)*(\w+)\(", span)}
+        assert called - known - {"Depends"} == set(), page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())

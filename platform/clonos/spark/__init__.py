@@ -11,10 +11,11 @@ Checked on Spark 4.2.1 (pyspark >=4.2, <4.3).
 * `aot` trains the ahead-of-time caches of the JVMs.
 * `internals` holds the functions over Spark's private API that the rest of the driver calls.
 
-Only this package uses private Spark API (``_jdf``, ``_jvm``, ``_jsc``, ``_jsparkSession``). After an update of Spark,
-check `internals`, ``jvm._forget_gateway``, ``session.build_session`` and ``daemon.work``. The packages `causal`,
-`formats` and `jobs` may not import this one. Their few uses are ``_parse_datatype_string``, the analyzed plan of a
-frame, and the check for a stopped session.
+Private Spark API (``_jdf``, ``_jvm``, ``_jsc``, ``_jsparkSession``) belongs here. After an update of Spark, check
+`internals`, ``jvm._forget_gateway``, ``session.build_session`` and ``daemon.work``. Few uses are elsewhere:
+``causal/logical_plan.py`` and ``formats/poison.py`` read the analyzed plan of a frame, and ``jobs/definition.py``
+checks for a stopped session, because these packages may not import this one; ``driver/cluster_check.py``,
+``driver/static_inputs.py`` and ``driver/watches.py`` ask the context of the session.
 
 The package must not import `clonos.driver`.
 """
