@@ -32,11 +32,8 @@ from clonos_api.routes import (
     hosts,
     jobs,
     logs,
-    metrics,
     operations,
     savepoints,
-    sessions,
-    sign_in_codes,
     status,
     tokens,
 )
@@ -65,13 +62,13 @@ _ROUTERS: Final = (
     connectors.router,
     tokens.router,
     tokens.audit_router,
-    sessions.router,
-    sign_in_codes.router,
+    tokens.session_router,
+    tokens.code_router,
     health.router,
     status.router,
 )
 # Outside of `/api/v1`, for Prometheus and load balancers.
-_ROOT_ROUTERS: Final = (metrics.router, health.open_router)
+_ROOT_ROUTERS: Final = (health.metrics_router, health.open_router)
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:

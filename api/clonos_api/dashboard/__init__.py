@@ -5,8 +5,9 @@ the changes of the overview: rows as HTML, figures as text of single cells; `job
 reconnect, also to another replica, a stream begins with the complete content. The server keeps no per-browser state;
 the session cookie contains an API token.
 
-`rendering` and `assets` are shared by all pages, and every page has its own module. `clonos_api.fleet` computes the
-overview. The dashboard must not import `clonos_api.reconcile`, and it never writes to the store.
+`rendering` and `assets` are shared by all pages. `pages` has those that only show rows of the store.
+`clonos_api.fleet` computes the overview. The dashboard must not import `clonos_api.reconcile`, and it never writes to
+the store.
 """
 
 from __future__ import annotations
@@ -17,19 +18,15 @@ from fastapi import FastAPI
 
 from clonos_api.dashboard import (
     assets,
-    clusters,
     documentation,
     errors,
-    events,
-    hosts,
     job,
     job_live,
     live,
-    overview,
+    pages,
     recovery,
     session,
     single_sign_on,
-    submit,
 )
 from clonos_api.replica import Replica
 
@@ -55,6 +52,5 @@ def install(app: FastAPI) -> None:
     app.state.pulse = live.Pulse(replica.boards)
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
-    pages = (overview, job, job_live, recovery, hosts, clusters, events, submit, live, session, single_sign_on)
-    for page in (*pages, assets, documentation):
+    for page in (pages, job, job_live, recovery, live, session, single_sign_on, assets, documentation):
         app.include_router(page.router)

@@ -1,4 +1,6 @@
-"""REST routes for liveness, readiness and health. Liveness and readiness need no token."""
+"""REST routes for liveness, readiness, health and metrics. Liveness and readiness need no token; a scrape of Prometheus
+needs that of a viewer.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,14 @@ from importlib.metadata import version
 from typing import Literal
 
 from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from clonos.errors import DatabaseUnavailable
 from clonos.resources.base import Resource
 from clonos.resources.service import Health
+from clonos_api.metrics.families import exposition
+from clonos_api.metrics.queries import read
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import API, Viewer
 from clonos_api.routes.documented import problems
@@ -19,6 +25,7 @@ from clonos_api.store import lookups
 # At the root: load balancers and container engines expect these paths.
 open_router = APIRouter(prefix="/health", tags=["health"])
 router = APIRouter(prefix=f"{API}/health", tags=["health"])
+metrics_router = APIRouter(tags=["health"])
 
 _TIMEOUT_S = 2.0
 
@@ -91,3 +98,18 @@ async def _checked(replica: Replica) -> tuple[str, bool, bool]:
             return "", leads, not leads and await lookups.leaderless(session)
     except (DatabaseUnavailable, TimeoutError) as error:
         return str(error) or "The database timed out.", False, False
+
+
+@metrics_router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def get_prometheus(caller: Viewer, replica: ReplicaDep) -> Response:
+    """Get the metrics of all jobs and hosts, and of this replica, in the Prometheus text format."""
+    async with replica.database.reading() as session:
+        figures = await read(session)
+        leads = await lookups.leads(session, replica.settings.replica)
+    # In a thread: for a thousand jobs it takes a third of a second, and heartbeats must not wait for it.
+    text = await asyncio.to_thread(exposition, figures, leads=leads, free_bytes=replica.database.free_bytes())
+    return Response(text + generate_latest(replica.registry), media_type=CONTENT_TYPE_LATEST)

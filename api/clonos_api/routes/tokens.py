@@ -1,4 +1,4 @@
-"""REST routes for API tokens and the audit log."""
+"""REST routes for API tokens, the sessions of browsers, the links that sign them in, and the audit log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from clonos.errors import NotFound
 from clonos.resources.base import Moment, Page
-from clonos.resources.service import AuditEntry, Token, TokenCreate, TokenCreated
+from clonos.resources.service import (
+    AuditEntry,
+    EndedSessions,
+    Session,
+    SignInCode,
+    Token,
+    TokenCreate,
+    TokenCreated,
+)
 from clonos_api.auth import Principal
 from clonos_api.auth.authentication import LOCAL
 from clonos_api.guards.idempotency import refuse_key
@@ -17,14 +25,20 @@ from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, Admin, AnyCaller, NumberWindowDep, Viewer, WindowDep
 from clonos_api.routes.documented import problems
-from clonos_api.store import audit, tokens, views
+from clonos_api.store import audit, sessions, sign_in_codes, tokens, views
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/tokens", tags=["tokens"])
+session_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/sessions", tags=["tokens"])
+code_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/sign-in-codes", tags=["tokens"])
 audit_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/audit", tags=["audit"])
 
 _OVERLAP_S: Final = 30 * 86_400
 
 TokenPath = Annotated[str, Path(min_length=1, max_length=16, pattern=TEXT, description="Id of a token.")]
+SessionPath = Annotated[
+    str, Path(alias="session", min_length=1, max_length=16, pattern=TEXT, description="Id of a session.")
+]
+_SUBJECT = Query(min_length=1, max_length=100, pattern=TEXT, description="Only sessions of this subject.")
 
 
 @router.post("", status_code=201, dependencies=[Depends(refuse_key)])
@@ -115,3 +129,38 @@ async def list_audit(
     which = audit.Filter(subject, action, outcome, since, until)
     async with database.reading() as session:
         return views.page(AuditEntry, await audit.page(session, window, which))
+
+
+@session_router.get("")
+async def list_sessions(
+    caller: Admin, database: DatabaseDep, window: WindowDep, subject: Annotated[str | None, _SUBJECT] = None
+) -> Page[Session]:
+    """List the browsers that are signed in, newest first."""
+    async with database.reading() as session:
+        return views.page(Session, await sessions.page(session, window, subject=subject))
+
+
+@session_router.delete("")
+async def end_sessions(caller: Admin, database: DatabaseDep, subject: Annotated[str, _SUBJECT]) -> EndedSessions:
+    """End all sessions of a subject at once. Its API tokens remain valid."""
+    async with database.transaction(by=caller.actor) as session:
+        return EndedSessions(ended=await sessions.end_all(session, subject))
+
+
+@session_router.delete("/{session}", status_code=204)
+async def end_session(session_id: SessionPath, caller: Admin, database: DatabaseDep) -> None:
+    """End a session at once."""
+    async with database.transaction(by=caller.actor) as session:
+        await sessions.end(session, session_id)
+
+
+@code_router.post("", status_code=201, dependencies=[Depends(refuse_key)], responses=problems(404, 409))
+async def create_sign_in_code(caller: Viewer, database: DatabaseDep, response: Response) -> SignInCode:
+    """Create a code for the link `/signin#code=…`, which signs a browser in once, within a minute.
+
+    The browser's session has the rights of the token with which this request was sent, and ends with it.
+    """
+    async with database.transaction(by=caller.actor) as session:
+        code, expires_at = await sign_in_codes.create(session, caller.token)
+    response.headers["Cache-Control"] = "no-store"
+    return SignInCode(code=code, expires_at=expires_at)

@@ -23,7 +23,6 @@ from clonos.driver.checkpoint import CheckpointDirectory, check_restart, next_pl
 from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sinks
-from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.epochs import PlanRestored
 from clonos.driver.finished_topics import without
 from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, may_be_visible, of_other_code
@@ -38,6 +37,7 @@ from clonos.driver.running import Running
 from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.topic_ids import TopicIds, check_source_topics, created_again, topic_ids
+from clonos.driver.watches import KafkaWatch, wait_for_kafka
 from clonos.errors import (
     BrokerUnavailable,
     CheckpointUnavailable,

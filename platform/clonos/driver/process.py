@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import structlog
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker_environment
-from clonos.driver.advice import advise
 from clonos.driver.cluster_check import CheckRequest, require_fit
 from clonos.driver.driver import Driver, default_checkpoint, jvm_exited
 from clonos.driver.lag import LagMeter
@@ -32,6 +33,7 @@ from clonos.jobs.code_files import PACKAGE
 from clonos.jobs.definition import Job
 from clonos.jobs.packages import LOCK
 from clonos.jobs.spec import Spec
+from clonos.lint import lint
 from clonos.log.prepared import Prepared
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings, Settings
@@ -125,6 +127,21 @@ def run_job(
         finally:
             events.emit(status.summary())
             events.close()
+
+
+def advise(job: Job, emit: Emit) -> None:
+    """Run the linter on the job's file and the modules beside it that the file imports, and emit one ``lint``
+    event for each finding. Findings never stop the job.
+    """
+    if job.directory is None:
+        return
+    try:
+        findings = lint([Path(inspect.getfile(inspect.unwrap(job.function)))]).findings
+    except Exception as error:  # the linter failed; the job may be sound
+        structlog.get_logger("clonos").warning("lint-failed", job=job.spec.name, error=str(error))
+        return
+    for finding in findings:
+        emit(report.Lint(**asdict(finding)))
 
 
 def _trace(traces: Traces, event: DriverEvent) -> None:

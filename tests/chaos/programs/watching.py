@@ -7,9 +7,8 @@ import signal
 import sys
 import threading
 
-from clonos.driver.dependencies import KafkaWatch
 from clonos.driver.lag import LagMeter
-from clonos.driver.watches import OpenTransactions
+from clonos.driver.watches import KafkaWatch, OpenTransactions
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import Settings
 from clonos.telemetry.driver_events import as_line

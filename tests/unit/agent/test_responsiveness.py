@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clonos.agent import responsiveness
-from clonos.agent.responsiveness import ResponsivenessTimer
+from clonos.agent.run_attempt import ResponsivenessTimer
 from support.clock import Clock
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from clonos.driver.advice import advise
+from clonos.driver.process import advise
 from clonos.jobs.definition import Job
 from clonos.jobs.loading import load_job
 from clonos.telemetry.events import Events, log_event

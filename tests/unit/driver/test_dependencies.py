@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from clonos.driver import dependencies
-from clonos.driver.dependencies import OUTAGE_S, KafkaWatch, wait_for_kafka
+from clonos.driver import watches
+from clonos.driver.watches import OUTAGE_S, KafkaWatch, wait_for_kafka
 from clonos.errors import BrokerUnavailable
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually
@@ -27,7 +27,7 @@ class Cluster:
         self.asked = 0
         self.brokers = [1, 2, 3]
         self.log_error: KafkaError | None = None
-        monkeypatch.setattr(dependencies, "AdminClient", lambda _config: self)
+        monkeypatch.setattr(watches, "AdminClient", lambda _config: self)
 
     def list_topics(self, topic: str, **_options: Any) -> SimpleNamespace:
         self.asked += 1
@@ -126,7 +126,7 @@ def test_the_wait_ends_with_an_answer_or_a_stop(monkeypatch: pytest.MonkeyPatch)
         if (error := answers.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr(dependencies, "await_brokers", await_brokers)
+    monkeypatch.setattr(watches, "await_brokers", await_brokers)
     assert wait_for_kafka(KAFKA, stopped=lambda: False)
     assert answers == []
     assert not wait_for_kafka(KAFKA, stopped=lambda: True)
