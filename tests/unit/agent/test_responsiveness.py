@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clonos.agent import responsiveness
+from clonos.agent import run_attempt
 from clonos.agent.run_attempt import ResponsivenessTimer
 from support.clock import Clock
 
@@ -12,7 +12,7 @@ from support.clock import Clock
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(responsiveness, "time", clock)
+    monkeypatch.setattr(run_attempt, "time", clock)
     return clock
 
 
