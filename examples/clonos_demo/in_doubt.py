@@ -7,13 +7,13 @@ continue unless the log shows such an epoch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import psutil
 
+from clonos.deadline import Deadline
 from clonos.log.control import ControlFollower
 from clonos.log.reading import LogReader
 from clonos.log.topic import log_topic
@@ -43,8 +43,8 @@ class EpochInDoubt:
         Returns:
             Whether they are stopped. False: in 15 s there was no such moment, and they run.
         """
-        deadline = time.monotonic() + _WITHIN_S
-        while (left_s := deadline - time.monotonic()) > 0:
+        deadline = Deadline(_WITHIN_S)
+        while (left_s := deadline.left_s()) > 0:
             self._control.catch_up(self._reader)
             members = driver.members()
             if not self._await_output(left_s):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from clonos.deadline import Deadline
 from clonos.errors import ClonosError
 from clonos.settings import KafkaSettings
 from clonos_demo.direct import KillableJob
@@ -144,12 +145,12 @@ class Run:
 
     def _await_claim(self, killed_at: float) -> float:
         """Wait until the next driver's first output differs from the killed one's; return that moment."""
-        deadline = time.monotonic() + _FIRST_OUTPUT_WITHIN_S
+        deadline = Deadline(_FIRST_OUTPUT_WITHIN_S)
         while True:
             time.sleep(_REQUESTS_EVERY_S)
             if (since := self.job.next_driver_since(killed_at)) is not None:
                 return since
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise ClonosError(f"No driver claimed the log in {_FIRST_OUTPUT_WITHIN_S:.0f} s:\n{self.job.tail()}")
             self._observe("waiting for the next driver")
 
@@ -175,11 +176,11 @@ class Run:
                 "not wait for that. It takes half a minute, and longer on a busy machine."
             )
         began = time.monotonic()
-        deadline = time.monotonic() + _GUARDED_WITHIN_S
+        deadline = Deadline(_GUARDED_WITHIN_S)
         # A busy driver would take the cores from the standby that warms up.
         with self.producer.slowly(_SLOWLY):
             while not self.job.allow_standby(standby):
-                if time.monotonic() > deadline:
+                if deadline.passed():
                     raise ClonosError(f"Not so in {_GUARDED_WITHIN_S:.0f} s: {what}.\n{self.job.tail()}")
                 time.sleep(_REQUESTS_EVERY_S)
                 self._observe(f"waiting until {what}; {self.job.standby_phase()}")

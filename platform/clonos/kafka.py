@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import socket
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, BrokerMetadata, ClusterMetadata
 
+from clonos.deadline import Deadline
 from clonos.errors import BrokerUnavailable, ClonosError, KafkaAccessDenied, TopicMissing
 from clonos.settings import KafkaSettings
 
@@ -351,9 +351,9 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
         missing = "".join(f"; {file} is not a file" for file in files if file is not None and not file.is_file())
         what = f"The settings of the connection to Kafka are not usable: {error.args[0].str().rstrip('.')}{missing}."
         raise KafkaAccessDenied(what, kept="nothing was started.") from error
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     reason = "no answer"
-    while time.monotonic() < deadline:
+    while not deadline.passed():
         try:
             metadata = admin.list_topics(timeout=min(1.0, timeout_s))
             if len(metadata.brokers) >= brokers:

@@ -9,13 +9,13 @@ import contextlib
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from clonos.deadline import Deadline
 from clonos.embedded.processes import popen_detached
 
 # Environment variables of a driver and of all its descendants.
@@ -145,14 +145,14 @@ def kill_all(run: str, pid: int | None, identity_: str) -> int:
         TimeoutError: Some processes did not exit.
     """
     killed: set[int] = set()
-    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    deadline = Deadline(_KILL_TIMEOUT_S)
     # Repeat until no process remains, because processes may fork during a round.
     while left := [member for member in psutil.pids() if _belongs(member, run, pid, identity_)]:
         for member in left:
             killed.add(member)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
-        if time.monotonic() > deadline:
+        if deadline.passed():
             raise TimeoutError(f"processes {left} of run {run} do not exit")
         _await_exit(left)
     return len(killed)

@@ -37,6 +37,7 @@ from clonos.agent.process import identity
 from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.users import driver_user, folder_of, give_folder
 from clonos.agent.waiting import is_set_within
+from clonos.deadline import Deadline
 from clonos.driver.states import DriverState
 from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StoppedWithAgent, StopTimedOut
 from clonos.jobs.packages import install, lock_of, read_lock
@@ -415,14 +416,14 @@ class RunSupervisor:
 
     async def _wait_for_stop(self, timeout_s: float) -> None:
         """Wait until there is a change. The commit of the last epoch is reported at once: a standby may wait for it."""
-        status, deadline = self._attempt.status, time.monotonic() + timeout_s
-        while status.state != DriverState.STOPPED and time.monotonic() < deadline:
+        status, deadline = self._attempt.status, Deadline(timeout_s)
+        while status.state != DriverState.STOPPED and not deadline.passed():
             if await is_set_within(self._wake, _POLL_S):
                 return
             status.read()
             if status.state == DriverState.STOPPED:
                 self._context.changed()
-        await self._wait(max(0.0, deadline - time.monotonic()))
+        await self._wait(deadline.left_s())
 
     async def _finish(self, exit_code: int | None) -> None:
         """The driver exited: kill the processes that it left, and decide whether another attempt follows."""

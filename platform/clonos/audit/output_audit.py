@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from clonos.audit.committed_epochs import CommittedEpoch, CommittedEpochs
 from clonos.audit.multiset import Sum
 from clonos.audit.visible_output import OnRead, VisibleOutput
+from clonos.deadline import Deadline
 from clonos.settings import KafkaSettings
 
 _PAUSE_S: Final = 0.2
@@ -107,12 +108,12 @@ def audit_output(
 
 def _observe(log: CommittedEpochs, output: VisibleOutput, seconds: float) -> OutputAudit:
     snapshots = [Sum()] if output.complete else []
-    deadline = time.monotonic() + seconds
+    deadline, last = Deadline(seconds), Deadline(2 * seconds)
     misfit = ""
     while True:
         snapshots.append(output.snapshot())
         log.update()
-        late = time.monotonic() > deadline
+        late = deadline.passed()
         whole = log.complete and output.complete
         if whole or late:
             fit = _fit(log.epochs, snapshots, whole=whole)
@@ -123,7 +124,7 @@ def _observe(log: CommittedEpochs, output: VisibleOutput, seconds: float) -> Out
                 if _span(fit.epochs) and not earlier.fits:
                     misfit = _MISFIT
             # The newest snapshot may be in the middle of an epoch: then another one is taken.
-            if fit.newest or time.monotonic() > deadline + seconds:
+            if fit.newest or last.passed():
                 log.give_up()
                 result = _result(log, output.topics, snapshots, fit, whole=whole)
                 return replace(result, reason=result.reason or misfit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.audit.multiset import Sum, content_hash
+from clonos.deadline import Deadline
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import about_the_group, assigned_reader, unanswered
 from clonos.partition_offsets import partition_bounds
@@ -99,13 +99,13 @@ class VisibleOutput:
         due = {place: end for place, end in ends.items() if self._positions[place] < end}
         if due:
             self._consumer.assign([TopicPartition(*place, self._positions[place]) for place in due])
-            deadline = time.monotonic() + _TIMEOUT_S
+            deadline = Deadline(_TIMEOUT_S)
             while due:
                 for message in self._consumer.consume(num_messages=500, timeout=0.1):
-                    deadline = time.monotonic() + _TIMEOUT_S
+                    deadline = Deadline(_TIMEOUT_S)
                     self._take(message, due)
                 self._on_read(sum(self._positions.values()) - self._first, sum(ends.values()) - self._first)
-                if time.monotonic() > deadline:
+                if deadline.passed():
                     raise BrokerUnavailable(f"{sorted(due)[0][0]} was not read to its end in {_TIMEOUT_S:.0f} s.")
             self._consumer.unassign()
         return self._sum

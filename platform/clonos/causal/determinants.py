@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clonos.carried_errors import own_work
 from clonos.causal.epoch_scope import EpochScope
+from clonos.deadline import Deadline
 from clonos.errors import EpochFailed
 from clonos.faults import reach
 from clonos.kafka import client_config, produce, unanswered, undelivered
@@ -80,12 +80,12 @@ class Recorder:
         producer = _producer(self._kafka(), self._epoch.depth)
         failures: list[str] = []
         unacknowledged = written = 0
-        deadline = time.monotonic() + _ACKNOWLEDGE_S
+        deadline = Deadline(_ACKNOWLEDGE_S)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             nonlocal unacknowledged, deadline
             unacknowledged -= 1
-            deadline = time.monotonic() + _ACKNOWLEDGE_S
+            deadline = Deadline(_ACKNOWLEDGE_S)
             if (failure := undelivered(error, message)) is not None:
                 failures.append(failure)
 
@@ -95,8 +95,8 @@ class Recorder:
             value = encode(record)
             written += len(value)
             _send(producer, epoch.log_topic, value, partition, delivered)
-        deadline = time.monotonic() + _ACKNOWLEDGE_S
-        while unacknowledged and not failures and time.monotonic() < deadline:
+        deadline = Deadline(_ACKNOWLEDGE_S)
+        while unacknowledged and not failures and not deadline.passed():
             producer.poll(0.1)
         if failures or unacknowledged:
             _discard(producer)  # its records would wait in front of the next attempt's
@@ -113,13 +113,13 @@ def _send(
     partition: int,
     delivered: Callable[[KafkaError | None, Message], None],
 ) -> None:
-    deadline = time.monotonic() + _ACKNOWLEDGE_S
+    deadline = Deadline(_ACKNOWLEDGE_S)
     while True:
         try:
             produce(producer, topic, value, partition=partition, on_delivery=delivered)
             return
         except KafkaException as failure:
-            if failure.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+            if failure.args[0].code() != KafkaError._UNKNOWN_PARTITION or deadline.passed():
                 raise EpochFailed(
                     f"Determinants could not be written to {topic}: {failure.args[0].str()}."
                 ) from failure

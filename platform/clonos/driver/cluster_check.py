@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
+from clonos.deadline import Deadline
 from clonos.documents import explain
 from clonos.driver.checkpoint import CheckpointDirectory
 from clonos.embedded.jars import ensure_jars
@@ -157,11 +158,11 @@ def await_executors(spark: SparkSession, use: ClusterUse) -> None:
     Raises:
         ClusterUnavailable: None has registered within 60 s.
     """
-    deadline = time.monotonic() + _EXECUTOR_S
+    deadline = Deadline(_EXECUTOR_S)
     first = True
-    while (number := _executors(spark)) < use.executor.instances and time.monotonic() < deadline:
+    while (number := _executors(spark)) < use.executor.instances and not deadline.passed():
         if number and first:
-            first, deadline = False, min(deadline, time.monotonic() + _OTHERS_S)
+            first, deadline = False, Deadline(min(deadline.left_s(), _OTHERS_S))
         time.sleep(_POLL_S)
     if not number:
         executor = use.executor

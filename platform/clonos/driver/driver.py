@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
+from clonos.deadline import Deadline
 from clonos.driver.checkpoint import CheckpointDirectory, check_restart, next_plan, restart_topics
 from clonos.driver.checkpoint_owner import CheckpointOwner, JobOwner
 from clonos.driver.code_identity import code_parts
@@ -393,8 +394,8 @@ class Driver:
         return False
 
     def _stopped_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not self._asked_to_stop and time.monotonic() < deadline:
+        deadline = Deadline(seconds)
+        while not self._asked_to_stop and not deadline.passed():
             time.sleep(min(_POLL_S, seconds))
         return self._asked_to_stop
 
@@ -643,11 +644,11 @@ class Driver:
             StopTimedOut: An epoch did not finish in time.
         """
         timeout_s = self._options.stop_timeout_s
-        deadline = time.monotonic() + (timeout_s or 0.0)
+        deadline = Deadline(timeout_s or 0.0)
         interrupted = [
             running.query.name
             for running in queries
-            if not running.stop_gracefully(None if timeout_s is None else max(deadline - time.monotonic(), _POLL_S))
+            if not running.stop_gracefully(None if timeout_s is None else max(deadline.left_s(), _POLL_S))
         ]
         if interrupted:
             raise StopTimedOut(f"The epoch of {', '.join(interrupted)} did not finish within {timeout_s:g} s.")

@@ -6,10 +6,10 @@ before the earlier one publishes. The earlier one may have no input at all, so t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
+from clonos.deadline import Deadline
 from clonos.driver.running import Running
 from clonos.telemetry.driver_events import Graph, GraphQuery
 
@@ -31,8 +31,8 @@ class StartOrder:
     def __init__(self, queries: Sequence[Running], graph: Graph, *, cold: bool = False) -> None:
         self._waiting = list(queries)
         self._begins_s = _BEGINS_COLD_S if cold else _BEGINS_S
-        self._begin_by = 0.0  # set when queries start
-        self._deadline = time.monotonic() + _HEAD_START_S
+        self._begin_by = Deadline(0.0)  # set when queries start
+        self._deadline = Deadline(_HEAD_START_S)
         self._before: dict[str, list[Running]] = {}  # query → the earlier ones whose output it reads
         for number, running in enumerate(queries):
             read = set(graph.get(running.query.name, GraphQuery()).topics)
@@ -51,7 +51,7 @@ class StartOrder:
         due = [running for running in self._waiting if not any(map(self._precedes, self._before[running.query.name]))]
         self._waiting = [running for running in self._waiting if running not in due]
         if due:
-            self._begin_by = time.monotonic() + self._begins_s
+            self._begin_by = Deadline(self._begins_s)
         return due
 
     def _precedes(self, earlier: Running) -> bool:
@@ -59,4 +59,4 @@ class StartOrder:
         if earlier.runner.published:
             return False
         begun = earlier.runner.busy.locked() or earlier in self._waiting
-        return time.monotonic() < (self._deadline if begun else self._begin_by)
+        return not (self._deadline if begun else self._begin_by).passed()

@@ -12,6 +12,7 @@ from typing import Self
 
 import msgspec
 
+from clonos.deadline import Deadline
 from clonos.embedded import aot
 from clonos.embedded.cluster import BrokerStatus, Cluster, ClusterStatus, addresses, random_id
 from clonos.embedded.jars import Jars, exclusive
@@ -142,8 +143,8 @@ class EmbeddedKafka:
     def kill(self, node: int) -> None:
         """Kill broker `node` with SIGKILL."""
         self._signal(node, signal.SIGKILL)
-        deadline = time.monotonic() + _STOP_S
-        while self.status().brokers[node].state != "stopped" and time.monotonic() < deadline:
+        deadline = Deadline(_STOP_S)
+        while self.status().brokers[node].state != "stopped" and not deadline.passed():
             time.sleep(0.005)
 
     def pause(self, node: int) -> None:
@@ -267,7 +268,7 @@ class EmbeddedKafka:
         self, cluster: Cluster, kafka: KafkaSettings, brokers: int, timeout_s: float, *, only: int | None = None
     ) -> None:
         watched = range(len(cluster.ports)) if only is None else [only]
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while True:
             for node in watched:
                 if self._status(cluster, node).state == "stopped":
@@ -276,7 +277,7 @@ class EmbeddedKafka:
                         kept="existing data is unchanged.",
                         hint=f"see {self._log(node)}.",
                     )
-            remaining_s = deadline - time.monotonic()
+            remaining_s = deadline.left_s()
             try:
                 await_brokers(kafka, brokers=brokers, timeout_s=min(max(remaining_s, 0.1), 2.0))
             except BrokerUnavailable as error:

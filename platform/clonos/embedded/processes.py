@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+
+from clonos.deadline import Deadline
 
 State = Literal["running", "paused", "stopped"]
 
@@ -127,8 +128,8 @@ def stop_all(
         with suppress(psutil.NoSuchProcess):
             process.terminate()
             process.resume()  # a paused process does not handle SIGTERM
-    deadline = time.monotonic() + grace_s
-    while running and time.monotonic() < deadline:
+    deadline = Deadline(grace_s)
+    while running and not deadline.passed():
         enough = settled()  # before the wait, so that the last process to settle has time to exit
         _, running = psutil.wait_procs(running, timeout=_FINAL_WAIT_S if enough else _POLL_S)
         if enough:

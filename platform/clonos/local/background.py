@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from clonos.client.responses import error_of_slug
+from clonos.deadline import Deadline
 from clonos.embedded.processes import spawn, stop_all
 from clonos.errors import LocalPlatformFailed
 from clonos.local.plan import Plan
@@ -41,7 +42,7 @@ def start(plan: Plan, report: Callable[[str], None]) -> State:
     supervisor = spawn(
         [sys.executable, "-m", "clonos.local", plan.model_dump_json()], output=log, directory=folder.path
     )
-    deadline = time.monotonic() + _FACTOR * plan.timeout_s
+    deadline = Deadline(_FACTOR * plan.timeout_s)
     try:
         while True:
             exited = supervisor.find() is None
@@ -55,7 +56,7 @@ def start(plan: Plan, report: Callable[[str], None]) -> State:
                 return state
             if exited:
                 raise _failure(state, plan)
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise LocalPlatformFailed("The platform was not ready in time.", hint=f"read {log}.")
             time.sleep(_POLL_S)
     except BaseException:

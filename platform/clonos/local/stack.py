@@ -18,6 +18,7 @@ import psutil
 from clonos.agent.priority import Priority, set_group_priority
 from clonos.client import Client
 from clonos.client.credentials import Credentials
+from clonos.deadline import Deadline
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.processes import ProcessRecord, spawn, stop_all
@@ -176,14 +177,14 @@ class Stack:
 
     def _await_spark(self, part: str, ready: Callable[[MasterReport], bool]) -> None:
         assert self._spark is not None
-        deadline = time.monotonic() + self._plan.timeout_s
+        deadline = Deadline(self._plan.timeout_s)
         while (report := self._spark.report()) is None or not ready(report):
             self._check()
             for name, process in self._state.spark.items():
                 if process.find() is None:
                     tail = _last_lines(self._folder.log(name))
                     raise self._failed(name, f"{name} exited during start:\n{tail}")
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise self._failed(part, f"The Spark cluster was not ready in {self._plan.timeout_s:g} s.")
             self._stop.wait(_POLL_S)
 
@@ -220,7 +221,7 @@ class Stack:
     def _await_control_plane(self) -> None:
         process = self._state.control_plane
         assert process is not None
-        deadline = time.monotonic() + self._plan.timeout_s
+        deadline = Deadline(self._plan.timeout_s)
         while not self._plan.ready_file.exists():
             self._check()
             if process.find() is None:
@@ -228,7 +229,7 @@ class Stack:
                 if "port-in-use" in tail:
                     raise PortInUse(f"The port {self._port} is in use.", kept="nothing else was started.")
                 raise self._failed(_CONTROL_PLANE, f"The control plane exited during start:\n{tail}")
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise self._failed(_CONTROL_PLANE, f"The control plane was not ready in {self._plan.timeout_s:g} s.")
             self._stop.wait(_POLL_S)
         self._state.api = json.loads(self._plan.ready_file.read_text())["url"]
@@ -239,7 +240,7 @@ class Stack:
         self._state.agents[name] = self._spawn(name, command, self._plan.environment(self._state.kafka))
 
     def _await_hosts(self, client: Client) -> None:
-        deadline = time.monotonic() + self._plan.timeout_s
+        deadline = Deadline(self._plan.timeout_s)
         since = psutil.Process().create_time()
         while True:
             self._check()
@@ -256,7 +257,7 @@ class Stack:
                 if self._state.agents[name].find() is None:
                     tail = _last_lines(self._folder.log(name))
                     raise self._failed(name, f"The agent of {name} exited during start:\n{tail}")
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise self._failed(
                     missing[0], f"The agent of {missing[0]} was not ready in {self._plan.timeout_s:g} s."
                 )

@@ -28,6 +28,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from clonos.deadline import Deadline
 from clonos.errors import CausalLogDamaged, ClonosError, EpochFailed, ForeignRecord, JobForeign, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, known_control, lane_id
@@ -335,7 +336,7 @@ class Claimant:
             Superseded: Another driver claimed the job after this process did.
             CausalLogDamaged: The log holds no claim: its topic was deleted and created again.
         """
-        deadline = time.monotonic() + (_CLAIM_FOLLOWS_S if was_fenced(error) else 0.0)
+        deadline = Deadline(_CLAIM_FOLLOWS_S if was_fenced(error) else 0.0)
         while self.claim_ids:
             try:
                 tail = shared_reader(self._kafka, log_topic(self._job)).tail(CONTROL)
@@ -344,7 +345,7 @@ class Claimant:
                 raise
             except ClonosError:
                 return
-            if time.monotonic() >= deadline or wait(_CLAIM_POLL_S):
+            if deadline.passed() or wait(_CLAIM_POLL_S):
                 return
 
     def taken_over(self) -> JobForeign | None:

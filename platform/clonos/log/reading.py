@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from clonos.deadline import Deadline
 from clonos.errors import BrokerUnavailable, CausalLogDamaged, ClonosError, Superseded
 from clonos.kafka import REFUSALS, assigned_reader, unanswered
 from clonos.log.records import Claim, Marker, Owner, Record, decode
@@ -68,12 +68,12 @@ class LogReader:
             BrokerUnavailable: Kafka did not answer in time.
             KafkaAccessDenied: Kafka refuses access.
         """
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = Deadline(_TIMEOUT_S)
         while True:
             try:
                 return partition_bounds(self._consumer, self.topic, partition, timeout_s=5.0)
             except KafkaException as error:
-                if time.monotonic() > deadline:
+                if deadline.passed():
                     raise self._unreadable(f"{self.topic}[{partition}]", error.args[0]) from error
                 # A new partition is not in this client's metadata yet: request the metadata again.
                 with contextlib.suppress(KafkaException):
@@ -101,7 +101,7 @@ class LogReader:
         if start >= until:
             return
         self._consumer.assign([TopicPartition(self.topic, partition, start)])
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = Deadline(_TIMEOUT_S)
         try:
             while True:
                 batch = self._batch()
@@ -127,8 +127,8 @@ class LogReader:
                     elif error.code() in REFUSALS or (error.fatal() and not error.retriable()):
                         raise self._unreadable(self.topic, error)
                 if any(message.error() is None for message in batch):
-                    deadline = time.monotonic() + _TIMEOUT_S
-                elif time.monotonic() > deadline:
+                    deadline = Deadline(_TIMEOUT_S)
+                elif deadline.passed():
                     raise BrokerUnavailable(f"The log {self.topic}[{partition}] did not answer in {_TIMEOUT_S:.0f} s.")
         finally:
             self._consumer.unassign()
@@ -206,12 +206,12 @@ class LogReader:
         return tail
 
     def _bounds_beyond(self, partition: int, visible: int) -> tuple[int, int]:
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = Deadline(_TIMEOUT_S)
         while True:
             low, end = self.bounds(partition)
             if end > visible:
                 return low, end
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise BrokerUnavailable(
                     f"{self.topic}[{partition}] did not show the committed offset {visible} in {_TIMEOUT_S:.0f} s."
                 )

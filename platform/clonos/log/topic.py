@@ -11,6 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
+from clonos.deadline import Deadline
 from clonos.errors import BrokerLimit, BrokerUnavailable, CausalLogDamaged, KafkaAccessDenied
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
@@ -70,14 +71,14 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1, had
     """
     admin = AdminClient(client_config(kafka))
     topic = log_topic(job)
-    deadline = time.monotonic() + (_KNOWN_S if had else 0.0)
+    deadline = Deadline(_KNOWN_S if had else 0.0)
     while True:
         try:
             metadata = admin.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
             raise unanswered("Kafka did not answer", error.args[0]) from error
         existing = metadata.topics.get(topic)
-        if (existing is not None and existing.error is None) or time.monotonic() >= deadline:
+        if (existing is not None and existing.error is None) or deadline.passed():
             break
         time.sleep(_POLL_S)
     if existing is None or existing.error is not None:
@@ -226,8 +227,8 @@ def _finish(future: Future[None], tolerated: Set[int], *, right: str) -> int:
 
 
 def _await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline:
+    deadline = Deadline(_TIMEOUT_S)
+    while not deadline.passed():
         try:
             metadata = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
         except KafkaException:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from clonos.deadline import Deadline
 from clonos.errors import BrokerLimit, ClonosError, EpochFailed, RecordRejected
 from clonos.kafka import REFUSALS, client_config, produce, unanswered, undelivered
 from clonos.log.init_patience import InitPatience
@@ -137,14 +138,14 @@ class TransactionalProducer:
             EpochFailed: The producer is fenced.
         """
         self._topics.add(topic)
-        deadline = time.monotonic() + _PARTITION_S
+        deadline = Deadline(_PARTITION_S)
         while True:
             try:
                 produce(self.producer, topic, value, **options)
                 return
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                if error.code() == KafkaError._UNKNOWN_PARTITION and time.monotonic() < deadline:
+                if error.code() == KafkaError._UNKNOWN_PARTITION and not deadline.passed():
                     self._refresh_metadata(topic)
                     continue
                 permanent = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
@@ -166,14 +167,14 @@ class TransactionalProducer:
             KafkaAccessDenied: The transaction is aborted because the user may not write to a topic.
             Unknown: The producer was fenced, timed out or failed: read the log to learn the outcome.
         """
-        deadline = self._begun_at + DEFAULT_TIMEOUT_MS / 1000  # then the broker aborts it
+        deadline = Deadline(DEFAULT_TIMEOUT_MS / 1000, since=self._begun_at)  # then the broker aborts it
         while True:
             try:
-                self.producer.commit_transaction(max(1.0, deadline - time.monotonic()))
+                self.producer.commit_transaction(max(1.0, deadline.left_s()))
                 return
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                if error.retriable() and time.monotonic() < deadline:
+                if error.retriable() and not deadline.passed():
                     continue
                 if error.txn_requires_abort():
                     self.abort()

@@ -22,6 +22,7 @@ from pathlib import Path
 import pyspark
 from pyspark import SparkContext
 
+from clonos.deadline import Deadline
 from clonos.embedded import aot
 from clonos.embedded.jars import Jars
 from clonos.embedded.java import java_binary
@@ -253,7 +254,7 @@ def _ignore_stop_signals() -> None:
 
 
 def _await_connection(process: subprocess.Popen[bytes], info: Path, log_file: Path | None) -> tuple[int, str]:
-    deadline = time.monotonic() + _START_S
+    deadline = Deadline(_START_S)
     while not info.exists():
         if process.poll() is not None:
             tail = ""
@@ -264,7 +265,7 @@ def _await_connection(process: subprocess.Popen[bytes], info: Path, log_file: Pa
                 kept="nothing was started.",
                 hint="see the lines above; less driver memory helps where the machine has too little.",
             )
-        if time.monotonic() > deadline:
+        if deadline.passed():
             raise EnvironmentFault(
                 f"Spark's JVM did not start within {_START_S:.0f} s.", kept="nothing was started.", hint="try again."
             )

@@ -100,11 +100,12 @@ class SlowProducer(FailingProducer):
 
 @pytest.mark.parametrize("acknowledged", [4, 3])
 def test_flush_waits_while_the_log_acknowledges(monkeypatch: pytest.MonkeyPatch, acknowledged: int) -> None:
+    from clonos import deadline
     from clonos.causal import determinants
 
     producer = SlowProducer(acknowledged)
     monkeypatch.setattr(determinants, "_producer", lambda *_: producer)
-    monkeypatch.setattr(determinants, "time", SimpleNamespace(monotonic=lambda: producer.now_s))
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: producer.now_s))
     recorder = determinants.Recorder(lambda: None, EPOCH, "op", 5)  # type: ignore[arg-type,return-value]
     for number in range(4):
         recorder.add(Determinant(bytes([number]), bytes(determinants._RECORD_BYTES + 1)))

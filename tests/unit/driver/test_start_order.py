@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clonos.driver import start_order
+from clonos import deadline
 from clonos.driver.start_order import StartOrder
 from clonos.telemetry.driver_events import Graph, GraphQuery
 from support.clock import Clock
@@ -23,7 +23,7 @@ WORDCOUNT: Graph = {
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(start_order, "time", clock)
+    monkeypatch.setattr(deadline, "time", clock)
     return clock
 
 
