@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-import httpx2
+import httpx
 from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.common.urls import add_params_to_uri
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
 from joserfc.errors import JoseError
@@ -106,14 +107,17 @@ class IdentityProvider:
     async def authorization_url(self, attempt: Attempt, redirect_uri: str) -> str:
         """Return the address of the provider to which the browser is sent."""
         metadata = await self._read_metadata()
-        async with self._client(redirect_uri) as client:
-            url, _ = client.create_authorization_url(
-                metadata["authorization_endpoint"],
-                state=attempt.state,
-                nonce=attempt.nonce,
-                code_verifier=attempt.verifier,
-            )
-        return str(url)
+        asked = {
+            "response_type": "code",
+            "client_id": self.settings.client_id,
+            "redirect_uri": redirect_uri,
+            "scope": self.settings.scopes,
+            "state": attempt.state,
+            "nonce": attempt.nonce,
+            "code_challenge": create_s256_code_challenge(attempt.verifier),
+            "code_challenge_method": "S256",
+        }
+        return str(add_params_to_uri(metadata["authorization_endpoint"], list(asked.items())))
 
     async def identify(self, attempt: Attempt, code: str, redirect_uri: str) -> Identity:
         """Exchange the code of a redirect for an ID token, verify it, and return who signed in.
@@ -124,19 +128,25 @@ class IdentityProvider:
             IdentityProviderUnavailable: The provider does not answer.
         """
         metadata = await self._read_metadata()
+        form = {"grant_type": "authorization_code", "code": code, "code_verifier": attempt.verifier}
+        form["redirect_uri"] = redirect_uri
+        client_id, secret = self.settings.client_id, self.settings.secret()
+        auth = httpx.BasicAuth(client_id, secret) if secret else httpx.USE_CLIENT_DEFAULT
+        if not secret:
+            form["client_id"] = client_id
         try:
-            async with self._client(redirect_uri) as client:
-                tokens = await client.fetch_token(
-                    metadata["token_endpoint"],
-                    code=code,
-                    code_verifier=attempt.verifier,
-                    grant_type="authorization_code",
-                )
-        except httpx2.HTTPError as error:
+            async with self._client() as client:
+                response = await client.post(metadata["token_endpoint"], data=form, auth=auth)
+            if response.is_server_error:
+                response.raise_for_status()
+            tokens = response.json()
+        except httpx.HTTPError as error:
             raise _unavailable(error) from error
-        except (AuthlibBaseError, ValueError) as error:
+        except ValueError as error:
             raise Unauthenticated("The identity provider refused the sign-in.", hint="sign in again.") from error
-        return self._identity(await self._verified(dict(tokens), attempt, metadata))
+        if not response.is_success or not isinstance(tokens, dict):
+            raise Unauthenticated("The identity provider refused the sign-in.", hint="sign in again.")
+        return self._identity(await self._verified(tokens, attempt, metadata))
 
     async def _verified(
         self, tokens: Mapping[str, Any], attempt: Attempt, metadata: Mapping[str, Any]
@@ -187,19 +197,8 @@ class IdentityProvider:
             raise Forbidden("The name of this user cannot be a subject: it is too long or not printable.") from error
         return Identity(subject, role)
 
-    def _client(self, redirect_uri: str) -> AsyncOAuth2Client:
-        secret = self.settings.secret()
-        return AsyncOAuth2Client(
-            client_id=self.settings.client_id,
-            client_secret=secret,
-            token_endpoint_auth_method="client_secret_basic" if secret else "none",
-            scope=self.settings.scopes,
-            redirect_uri=redirect_uri,
-            code_challenge_method="S256",
-            timeout=_TIMEOUT_S,
-            verify=self._tls,
-            trust_env=False,
-        )
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(timeout=_TIMEOUT_S, verify=self._tls, trust_env=False)
 
     async def _read_metadata(self) -> dict[str, Any]:
         async with self._reading:
@@ -226,9 +225,9 @@ class IdentityProvider:
 
     async def _get(self, address: str) -> dict[str, Any]:
         try:
-            async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=self._tls, trust_env=False) as client:
+            async with self._client() as client:
                 answer = (await client.get(address)).raise_for_status().json()
-        except (httpx2.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError) as error:
             raise _unavailable(error) from error
         if not isinstance(answer, dict):
             raise IdentityProviderUnavailable("The identity provider's answer is not a JSON object.")
