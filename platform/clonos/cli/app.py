@@ -13,7 +13,6 @@ import typer
 
 from clonos.cli import (
     access,
-    agent,
     causal_log,
     checkpoint,
     cluster,
@@ -31,8 +30,6 @@ from clonos.cli import (
     run,
     status,
     submit,
-    transactions,
-    verify,
 )
 from clonos.cli.options import echo
 from clonos.errors import ClonosError, SpecError
@@ -58,8 +55,8 @@ app.command("pool-driver", hidden=True)(run.pool_driver)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)
 app.add_typer(kafka.app, name="kafka", rich_help_panel=_HERE)
 app.add_typer(causal_log.app, name="causal-log", rich_help_panel=_HERE)
-app.command("verify", rich_help_panel=_HERE)(verify.verify)
-app.add_typer(transactions.app, name="transactions", rich_help_panel=_HERE)
+app.command("verify", rich_help_panel=_HERE)(causal_log.verify)
+app.add_typer(kafka.transactions, name="transactions", rich_help_panel=_HERE)
 app.command("login", rich_help_panel=_SERVICE)(login.login)
 app.command("logout", rich_help_panel=_SERVICE)(login.logout)
 app.add_typer(login.app, name="context", rich_help_panel=_SERVICE)
@@ -78,7 +75,7 @@ app.command("status", rich_help_panel=_SERVICE)(status.status)
 app.command("ps", rich_help_panel=_SERVICE)(job.list_jobs)
 app.command("logs", rich_help_panel=_SERVICE, help=logs.HELP)(logs.logs)
 app.command("events", rich_help_panel=_SERVICE)(logs.events)
-app.command("agent", rich_help_panel=_RUNNING)(agent.agent)
+app.command("agent", rich_help_panel=_RUNNING)(control_plane.agent)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUNNING)
 app.add_typer(host.app, name="host", rich_help_panel=_RUNNING)
 app.add_typer(host.standbys, name="standby", rich_help_panel=_RUNNING)

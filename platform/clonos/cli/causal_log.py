@@ -1,21 +1,25 @@
-"""``clonos causal-log``: read the causal logs in the configured (else the embedded) Kafka; it never writes."""
+"""``clonos causal-log`` and ``verify``: read causal logs, and compare them with the output; they never write."""
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clonos.cli import completion
-from clonos.cli.options import Listed, Output, echo, kafka_of_jobs
+from clonos.cli.options import Listed, Observed, Output, Quiet, Topics, echo, kafka_of_jobs
+from clonos.cli.progress import Progress
 from clonos.errors import SpecError
 from clonos.signals import stop_on_signals
 
 if TYPE_CHECKING:
+    from clonos.audit.output_audit import OutputAudit
     from clonos.log.history import Entered, Keep
+    from clonos.resources.verification import Verification
 
 app = typer.Typer(no_args_is_help=True, help="Read causal logs.")
 
@@ -111,3 +115,51 @@ def _epochs(text: str) -> range:
     if first > last:
         raise SpecError(f"--epoch {text} is not an epoch.", hint="use a number (12) or a range (10..12).")
     return range(first, last + 1)
+
+
+def verify(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=completion.jobs)],
+    topic: Topics = None,
+    seconds: Observed = 10.0,
+    quiet: Quiet = False,
+    output: Listed = Output.TABLE,
+) -> None:
+    """Verify from outside that each epoch of a job was published once: no record is missing, repeated or changed.
+
+    Reads the output with isolation level read_committed in the configured (else the embedded) Kafka, and compares it
+    with the markers. Exit code 1 if nothing could be verified, or if the output contradicts the markers.
+    """
+    import msgspec
+
+    from clonos.audit.output_audit import audit_output
+
+    begun = time.monotonic()
+    with Progress(f"audit of {job}", shown=not quiet and output is Output.TABLE) as progress:
+
+        def show(read: int, total: int) -> None:
+            left_s = (time.monotonic() - begun) * (total - read) / read if 0 < read < total else None
+            progress.show("reading the output", detail=f"{read:,} of {total:,} records", left_s=left_s)
+
+        result = audit_output(kafka_of_jobs(), job, topics=topic or (), seconds=seconds, on_read=show)
+    if output is Output.JSON:
+        echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
+    else:
+        echo(findings(result))
+        echo(f"For the dashboard: clonos job verify {job}")
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+def findings(result: OutputAudit | Verification) -> str:
+    """Return what an audit of a job's output proved and found, as lines."""
+    lines = [
+        f"{query}: verified from epoch {first} through epoch {last}."
+        for query, (first, last) in sorted(result.verified.items())
+    ]
+    if result.verified:
+        lines.append(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
+    lines += [f"Published twice: {lane}." for lane in result.repeated]
+    lines += [f"Markers are missing: {epoch}." for epoch in result.incomplete]
+    if result.reason:
+        lines.append(f"Not verified. {result.reason}")
+    return "\n".join(lines)

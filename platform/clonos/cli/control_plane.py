@@ -1,15 +1,22 @@
-"""``clonos db`` and ``clonos backup``: `clonos_api` does the work in a child process."""
+"""``clonos agent``, ``db`` and ``backup``: the processes and data of a control plane.
+
+For ``db`` and ``backup``, `clonos_api` does the work in a child process.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli.options import pairs, valid
 from clonos.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from clonos.agent import Agent
 
 db = typer.Typer(no_args_is_help=True, help="Manage the control plane's database (CLONOS_API__DATABASE_URL).")
 backup = typer.Typer(
@@ -67,3 +74,91 @@ def _run(*arguments: str) -> None:
     done = subprocess.run([sys.executable, "-m", "clonos_api.store", *arguments], check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
+
+
+def agent(
+    api: Annotated[str, typer.Option(help="Address of the control plane.", envvar="CLONOS_API")],
+    name: Annotated[str | None, typer.Option(help="Unique name of the agent (default: the host name).")] = None,
+    failure_domain: Annotated[
+        str, typer.Option(help="Unit of correlated failure, such as a rack or zone (default: the host).")
+    ] = "",
+    slots: Annotated[int, typer.Option(help="Maximum number of concurrent drivers.")] = 2,
+    pool_size: Annotated[
+        int, typer.Option(help="Number of warm drivers without a job, for recoveries and standbys.")
+    ] = 0,
+    token_file: Annotated[Path | None, typer.Option(help="File with the agent's API token.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", help="Label of the host: name=value; may be repeated.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="PEM file with trusted certificate authorities.")] = None,
+    uid: Annotated[int | None, typer.Option(help="User ID of drivers; requires root.")] = None,
+    uids: Annotated[
+        str | None, typer.Option(help="User IDs of drivers, one for each owner of jobs: FIRST-LAST; requires root.")
+    ] = None,
+    gid: Annotated[int | None, typer.Option(help="Group ID of drivers with --uid (default: its number).")] = None,
+    memory_limit_mb: Annotated[
+        int | None, typer.Option(help="Memory limit of one driver and its child processes, in MiB.")
+    ] = None,
+    cgroup: Annotated[
+        Path | None, typer.Option(help="Delegated cgroup (v2) for drivers (default: the agent's own).")
+    ] = None,
+    stop_drivers: Annotated[
+        bool, typer.Option("--stop-drivers", help="Stop the drivers when the agent exits.")
+    ] = False,
+    stop_grace_s: Annotated[float, typer.Option(help="Seconds until --stop-drivers kills a driver.")] = 10.0,
+    metrics: Annotated[str | None, typer.Option(help="HOST:PORT for Prometheus metrics (default: disabled).")] = None,
+    driver_heartbeat_timeout_s: Annotated[
+        float, typer.Option(help="Kill a driver after this many seconds without a heartbeat; 0: never.")
+    ] = 10.0,
+) -> None:
+    """Run the host agent, which starts and supervises the drivers of this host.
+
+    SIGTERM stops the agent. Its drivers keep running, and the next agent with the same name adopts them.
+    """
+    import asyncio
+    import os
+
+    from clonos.agent import Agent, AgentSettings
+    from clonos.agent.priority import Priority, set_group_priority
+    from clonos.settings import Settings
+    from clonos.telemetry.logs import bind_fields, configure_logs
+
+    settings = Settings()
+    configure_logs(settings.log_format, settings.log_level)
+    with valid("Invalid agent options"):
+        agent_settings = AgentSettings(
+            api=api,
+            **({"name": name} if name else {}),
+            failure_domain=failure_domain,
+            slots=slots,
+            pool_size=pool_size,
+            token_file=token_file,
+            labels=pairs(label, "--label"),
+            ca=ca,
+            uid=uid,
+            uids=uids,
+            gid=gid,
+            memory_limit_mb=memory_limit_mb,
+            cgroup=cgroup,
+            stop_drivers=stop_drivers,
+            stop_grace_s=stop_grace_s,
+            metrics=metrics,
+            driver_heartbeat_timeout_s=driver_heartbeat_timeout_s,
+        )
+    bind_fields(agent=agent_settings.name)
+    set_group_priority(os.getpid(), Priority.SERVICE)
+    asyncio.run(run_until_signalled(Agent(agent_settings)))
+
+
+async def run_until_signalled(agent: Agent) -> None:
+    """Run an agent until SIGTERM or SIGINT."""
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(agent.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    await asyncio.wait([running])
+    if not running.cancelled():
+        running.result()

@@ -328,7 +328,7 @@ def verify(call: Call, job: JobArgument, topic: Topics = None, seconds: Observed
 
     As `clonos verify`, which reads Kafka from this machine. Exit code 1 if the output is not verified.
     """
-    from clonos.cli.verify import findings
+    from clonos.cli.causal_log import findings
     from clonos.resources.verification import Verification, VerifyRequest
 
     operation = call.client.jobs.verify(job, VerifyRequest(topics=topic or [], seconds=seconds))

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from clonos.agent import Agent, AgentSettings
-from clonos.cli.agent import run_until_signalled
+from clonos.cli.control_plane import run_until_signalled
 from clonos.errors import ClonosError
 
 try:
