@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -15,14 +16,14 @@ from typing import Final, NamedTuple
 import structlog
 from pydantic import ValidationError
 
-from clonos.agent import cluster_checks
 from clonos.agent.directories import AgentDirectory
 from clonos.agent.environment import base_environment
 from clonos.agent.settings import AgentSettings
 from clonos.agent.users import DriverUser, driver_user, folder_of, give_folder
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
-from clonos.errors import AgentReplaced, ClonosError, EnvironmentFault
-from clonos.jobs.cluster import ClusterSpec
+from clonos.documents import explain
+from clonos.errors import BY_SLUG, AgentReplaced, ClonosError, EnvironmentFault, SpecError
+from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
@@ -154,8 +155,8 @@ class Tasks:
 
     async def _check_cluster(self, task: HostTask, user: DriverUser | None) -> TaskResult:
         secrets = self._settings.secrets_folder
-        described = await asyncio.to_thread(with_secrets, cluster_checks.cluster_of(task), secrets)
-        command, timeout_s = self._settings.cluster_check_command, cluster_checks.timeout_of(task)
+        described = await asyncio.to_thread(with_secrets, cluster_of(task), secrets)
+        command, timeout_s = self._settings.cluster_check_command, timeout_of(task)
         description = described.cluster.model_dump_json(by_alias=True)
         # A killed process cannot remove its temporary files.
         with tempfile.TemporaryDirectory(prefix="clonos-check-", ignore_cleanup_errors=True) as scratch:
@@ -171,7 +172,7 @@ class Tasks:
                     f"The check of cluster {described.cluster.name} did not end within {timeout_s:g} s.",
                     hint="check that its master is reachable from this host, and that it has free cores and memory.",
                 ) from None
-        return cluster_checks.result_of(ended.exit_code, ended.out, ended.errors)
+        return result_of(ended.exit_code, ended.out, ended.errors)
 
     async def _run_process(
         self, command: Sequence[str], text: str, user: DriverUser | None, environment: Mapping[str, str] | None = None
@@ -223,3 +224,44 @@ class _Ended(NamedTuple):
     exit_code: int | None
     out: str
     errors: str
+
+
+def cluster_of(task: HostTask) -> ClusterSpec:
+    """The cluster that a host task checks, as the control plane described it.
+
+    Raises:
+        SpecError: The task has no description of a cluster.
+    """
+    try:
+        return ClusterSpec.model_validate(task.arguments.get("spec"))
+    except ValidationError as error:
+        raise SpecError(f"The task {task.kind} has no description of a cluster: {explain(error)}.") from error
+
+
+def timeout_of(task: HostTask) -> float | None:
+    """Seconds after which a host task is ended; None: it has no limit."""
+    seconds = task.arguments.get("timeout_s")
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def result_of(exit_code: int | None, out: str, errors: str) -> TaskResult:
+    """The result of a check, from the exit code of its process, its output and its errors."""
+    if exit_code == 0:
+        try:
+            report = ClusterReport.model_validate_json(out.strip().rpartition("\n")[2])
+            return TaskResult(instance="", ok=True, result=report.model_dump(mode="json"))
+        except ValidationError as error:
+            errors = f"it printed no report: {explain(error)}"
+    return TaskResult(instance="", ok=False, failure=failure_of(_error_in(errors, exit_code)))
+
+
+def _error_in(text: str, exit_code: int | None) -> ClonosError:
+    """The error that a check printed as its last line of JSON: ``error`` (a slug), ``what``, ``kept``, ``hint``."""
+    lines = text.strip().splitlines() or ["it wrote no error"]
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            printed = json.loads(line)
+            if isinstance(printed, dict) and {"error", "what"} <= printed.keys():
+                parts = {name: str(printed.get(name, "")) for name in ("kept", "hint")}
+                return BY_SLUG.get(str(printed["error"]), ClonosError)(str(printed["what"]), **parts)
+    return ClonosError(f"The check exited with {exit_code}: {lines[-1]}")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from clonos.agent.cluster_checks import result_of
 from clonos.agent.settings import CLUSTER_CHECK_COMMAND
+from clonos.agent.tasks import result_of
 from clonos.jobs.cluster import ClusterSpec, read_cluster
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.testing.harness import eventually
