@@ -25,7 +25,7 @@ _RATES: Final = (0, 1, 20, 200)
 _WARM_UP_S: Final = 20.0  # class loading, code generation and JIT
 _WARM_UP_RATE: Final = 200
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_THREADS: Final = {  # beginning of the thread's name, of which Linux keeps 15 bytes
+_THREADS: Final = {  # beginning of the thread's name; Linux keeps 15 bytes of it
     "C1 CompilerThre": "compiler",
     "C2 CompilerThre": "compiler",
     "G1 ": "garbage collection",

@@ -28,7 +28,7 @@ class BenchCluster:
 
     Attributes:
         master: URL of the master.
-        secret: The secret with which applications authenticate.
+        secret: The secret that applications authenticate with.
         executors: Executors of an application, of one core each.
     """
 

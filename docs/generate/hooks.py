@@ -57,7 +57,7 @@ def _generated() -> Mapping[str, str]:
 
 @event_priority(-100)
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replace the only script of another origin, with which search works in pages that are opened as files."""
+    """Replace the only script of another origin. Search in pages that are opened as files needs it."""
     config.extra["polyfills"] = [_SHIM]
     return config
 

@@ -322,7 +322,7 @@ class ExampleRun:
 
 
 def cold(delays: Sequence[float]) -> list[Kill]:
-    """Return a kill after each of `delays` (seconds after new output), none of which waits for a standby."""
+    """Return a kill after each of `delays` (seconds after new output), without waiting for a standby."""
     return [Kill(delay) for delay in delays]
 
 

@@ -151,7 +151,7 @@ class JobFacts:
     relocatable: bool = False  # whether the job may have standbys, and every host can access its checkpoint
     planned_move: Moving | None = None
     successor: RunFacts | None = None  # run that takes over in the planned move
-    next_stored: bool = True  # whether the version is stored with which the job continues after its run
+    next_stored: bool = True  # whether the version is stored that the job continues with after its run
     previous_stored: bool = True  # whether the version is stored that the job goes back to if the planned move fails
     prefers_pool: bool = False  # whether a pool driver can run the job
     cluster: ClusterFacts | None = None  # the Spark cluster of the next driver; None: a local master

@@ -407,7 +407,7 @@ async def _load_moves(session: AsyncSession, cases: list[JobCase]) -> None:
 
 
 async def _load_next(session: AsyncSession, case: JobCase) -> None:
-    """Adds whether the version is stored with which the job continues after its run."""
+    """Adds whether the version is stored that the job continues with after its run."""
     following = case.run.spec.next if case.run is not None else None
     if following is not None:
         case.next_stored = following.version in await _stored(session, case.job.id, {following.version})

@@ -201,7 +201,7 @@ class OpenTransactions(Watch):
 
 
 class LogTopicWatch(Watch):
-    """Reports settings of the causal log's topic with which Kafka could lose records: another tool may change them.
+    """Reports settings of the causal log's topic that let Kafka lose records: another tool may change them.
 
     The job continues: nothing is lost yet. Its next start is refused.
 
