@@ -24,7 +24,7 @@ from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.run_specs import driver_spec
 from clonos_api.reconcile.saving import begin_save, give_up
 from clonos_api.reconcile.states.failures import savepoint_given_up
-from clonos_api.reconcile.transitions import Intent, allowed, begins_new_start
+from clonos_api.reconcile.transitions import Intent, allowed, begins_new_start, new_start
 from clonos_api.store import generations, jobs, platform, recoveries, runs
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.commit_hooks import wait_for_disk
@@ -35,28 +35,23 @@ async def apply(
     session: AsyncSession, case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations
 ) -> JobCase:
     """Writes all decisions about one job in a transaction of the leader; returns `case` with the changed rows."""
-    moment = await now(session)
-    previous = case.run
-    placed = next((decision for decision in decisions if isinstance(decision, d.PlaceRun)), None)
-    promoted = next((decision for decision in decisions if isinstance(decision, d.PromoteStandby)), None)
-    reverted = next((decision for decision in decisions if isinstance(decision, d.RevertVersion)), None)
-    drives = any(isinstance(decision, d.PlaceRun | d.AddStandby) for decision in decisions)
-    identity = await platform.identity(session) if drives else ""
+    made, moment, previous = d.Decided(decisions), await now(session), case.run
+    placed, promoted = made.one(d.PlaceRun), made.one(d.PromoteStandby)
+    reverted, ended = made.one(d.RevertVersion), made.one(d.EndMove)
+    identity = await platform.identity(session) if placed or made.every(d.AddStandby) else ""
     spec = await _spec_of_placed(session, case, locations, identity) if placed else None
-    move = applying_standbys.update_move(case, decisions, locations, moment, identity)
-    ended = next((decision for decision in decisions if isinstance(decision, d.EndMove)), None)
+    move = applying_standbys.update_move(case, made, locations, moment, identity)
     job = case.job
     if reverted is not None:
         job = await jobs.revert(session, job, reverted.version, run=None)
     elif ended is not None and ended.version is not None:
         job = await jobs.revert(session, job, ended.version)
-    job = await _update_job(session, job, decisions, spec, moment, move.columns)
-    for decision in decisions:
-        if isinstance(decision, d.BeginRecovery):
-            await _begin_recovery(session, job, previous, decision, moment, promoted.run if promoted else None)
-    await _lock_runs(session, decisions, previous if promoted else None)
-    run = await _update_run(session, previous, decisions)
-    if placed is not None or any(isinstance(decision, d.TakeSavepoint) for decision in decisions):
+    job = await _update_job(session, job, made, spec, moment, move.columns)
+    if (begun := made.one(d.BeginRecovery)) is not None:
+        await _begin_recovery(session, job, previous, begun, moment, promoted.run if promoted else None)
+    await _lock_runs(session, made, previous if promoted else None)
+    run = await _update_run(session, previous, made)
+    if placed is not None or made.every(d.TakeSavepoint):
         # They give out a name that is used only once: the key of a new lineage, the folder of a savepoint.
         wait_for_disk(session)
     if placed is not None and spec is not None:
@@ -65,13 +60,13 @@ async def apply(
         await recoveries.record_placement(session, job.id, host.name)
     if promoted is not None:
         changes = {} if reverted is None else {"version": job.version, "accept_new_code": True}
-        standby, waiting = next(rows for rows in case.standbys if rows[1].id == promoted.run)
-        run = await applying_standbys.promote(session, job, standby, waiting, previous, **changes)
-    update = await applying_standbys.write(session, case, job, decisions, move, locations, identity)
-    run = update.adopted or run
-    savepoint = await _update_savepoint(session, case, job, decisions, locations)
-    used = {decision.run for decision in decisions if isinstance(decision, d.PromoteStandby | d.DropStandby)}
-    used |= {decision.run for decision in decisions if isinstance(decision, d.HandOver) and decision.claim}
+        run = await applying_standbys.promote(session, case, job, promoted.run, **changes)
+    added = await applying_standbys.write(session, case, job, made, move, locations, identity)
+    run = move.successor if made.one(d.AdoptStandby) is not None else run
+    savepoint = await _update_savepoint(session, case, job, made, locations)
+    handed = made.one(d.HandOver)
+    used = {dropped.run for dropped in made.every(d.DropStandby)} | ({promoted.run} if promoted is not None else set())
+    used |= {handed.run} if handed is not None and handed.claim else set()
     replaced = previous is not None and run is not None and (run.id != previous.id or run.state == "LOST")
     unreachable = placed is not None and replaced and previous is not None and previous.ended_at is None
     return JobCase(
@@ -81,8 +76,8 @@ async def apply(
         unreachable_runs=case.unreachable_runs + unreachable,
         savepoint=savepoint,
         start=case.start if job.start_from else None,
-        failed_domain=await _lost_domain(session, previous, decisions) or case.failed_domain,
-        standbys=[rows for rows in (*case.standbys, *update.added) if rows[1].id not in used],
+        failed_domain=await _lost_domain(session, previous, made) or case.failed_domain,
+        standbys=[rows for rows in (*case.standbys, *added) if rows[1].id not in used],
         successor=move.successor if job.moving else None,
         successor_claimed=case.successor_claimed,
         clusters=case.clusters,
@@ -98,9 +93,9 @@ async def _spec_of_placed(
     return driver_spec(case.job, case.run, locations, case.clusters, restore, other, platform=identity)
 
 
-async def _lost_domain(session: AsyncSession, run: RunRow | None, decisions: Sequence[d.Decision]) -> str | None:
+async def _lost_domain(session: AsyncSession, run: RunRow | None, made: d.Decided) -> str | None:
     """The failure domain of the host that was just lost: the placement that follows in this round avoids it."""
-    if run is None or not any(isinstance(decision, d.MarkLost) for decision in decisions):
+    if run is None or made.one(d.MarkLost) is None:
         return None
     host = await session.get(HostRow, run.host)
     return None if host is None else host.failure_domain
@@ -109,33 +104,23 @@ async def _lost_domain(session: AsyncSession, run: RunRow | None, decisions: Seq
 async def _update_job(
     session: AsyncSession,
     job: JobRow,
-    decisions: Sequence[d.Decision],
+    made: d.Decided,
     spec: RunSpec | None,
     moment: datetime,
     columns: dict[str, Any],
 ) -> JobRow:
-    columns = dict(columns)
-    transition: d.Transition | None = None
-    for decision in decisions:
-        match decision:
-            case d.Transition():
-                transition = decision
-                if begins_new_start(JobState(job.state), decision.to):
-                    columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
-            case d.SetDeadline():
-                columns["failure"] = _at(decision.failure, moment)
-                columns["state_deadline"] = None if decision.within_s is None else clock(decision.within_s)
-            case d.AcknowledgeRestart():
-                # Without a driver: the next placement is a new start, with the newest version.
-                columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
-            case d.RecordFirstClaim():
-                columns |= {"start_from": None, "resolutions": None, "adopt": False, "home": decision.host}
-            case d.PlaceRun() if spec is not None:
-                columns["run"] = spec.run
-            case d.PromoteStandby() | d.AdoptStandby():
-                columns["run"] = decision.run
-            case _:
-                pass
+    columns, transition = dict(columns), made.one(d.Transition)
+    # Acknowledged without a driver: the next placement is a new start, with the newest version.
+    if made.one(d.AcknowledgeRestart) or (transition and begins_new_start(JobState(job.state), transition.to)):
+        columns |= new_start(job.restart_nonce)
+    if (limit := made.one(d.SetDeadline)) is not None:
+        columns["failure"] = _at(limit.failure, moment)
+        columns["state_deadline"] = None if limit.within_s is None else clock(limit.within_s)
+    if (first := made.one(d.RecordFirstClaim)) is not None:
+        columns |= {"start_from": None, "resolutions": None, "adopt": False, "home": first.host}
+    driver = made.one(d.PromoteStandby) or made.one(d.AdoptStandby) or spec
+    if driver is not None:
+        columns["run"] = driver.run
     if transition is not None and transition.to is JobState.FAILED and transition.failure is not None:
         transition = replace(transition, failure=await _with_way_back(session, job, transition.failure))
     if transition is not None and transition.to is JobState.FAILED and transition.failure is not None:
@@ -250,59 +235,45 @@ async def _explain_claim(
     await session.flush()
 
 
-async def _lock_runs(session: AsyncSession, decisions: Sequence[d.Decision], replaced: RunRow | None) -> None:
-    """Locks the runs that change, in the same order as reports of agents."""
-    changed = [
-        decision.run
-        for decision in decisions
-        if isinstance(decision, d.PromoteStandby | d.DropStandby | d.SetTakeoverWait)
-    ]
+async def _lock_runs(session: AsyncSession, made: d.Decided, replaced: RunRow | None) -> None:
+    """Locks the runs that change in the order in which reports of agents lock them."""
+    changed = [dropped.run for dropped in made.every(d.DropStandby)]
+    changed += [decision.run for decision in (made.one(d.PromoteStandby), made.one(d.SetTakeoverWait)) if decision]
     await runs.lock(session, changed if replaced is None else [*changed, replaced.id])
 
 
-async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequence[d.Decision]) -> RunRow | None:
-    changes = [
-        decision
-        for decision in decisions
-        if isinstance(
-            decision, d.MarkLost | d.UpdateRun | d.SetTakeoverWait | d.CloseRun | d.RecordFirstClaim | d.ContinueWith
-        )
-    ]
-    for decision in changes:
-        assert run is not None
-        match decision:
-            case d.MarkLost():
-                run = await runs.change_spec(session, await runs.lose(session, run), desired="ABSENT")
-            case d.RecordFirstClaim():
-                # The driver has recorded the decision about the epochs that were in doubt at this start, and the log
-                # is that of this control plane.
-                if run.spec.accept_new_code or run.spec.adopt:
-                    run = await runs.change_spec(session, run, accept_new_code=False, adopt=False)
-            case d.UpdateRun():
-                stop = {"stop_mode": decision.mode, "stop_timeout_s": max(decision.timeout_s, 0.001)}
-                run = await runs.change_spec(session, run, desired=decision.desired, **stop)
-            case d.SetTakeoverWait():
-                restart = run.spec.restart.model_copy(update={"takeover_wait_s": decision.seconds})
-                run = await runs.change_spec(session, run, restart=restart)
-            case d.ContinueWith():
-                run = await runs.change_spec(session, run, desired="ABSENT", next=decision.next)
-            case d.CloseRun():
-                run = await runs.end(session, run)
-    return run
+async def _update_run(session: AsyncSession, run: RunRow | None, made: d.Decided) -> RunRow | None:
+    if run is None:
+        return None
+    changes: dict[str, Any] = {}
+    if made.one(d.MarkLost) is not None:
+        run = await runs.lose(session, run)
+        changes["desired"] = "ABSENT"
+    if made.one(d.RecordFirstClaim) is not None and (run.spec.accept_new_code or run.spec.adopt):
+        # The driver has recorded the decision about the epochs that were in doubt at this start, and the log is that
+        # of this control plane.
+        changes |= {"accept_new_code": False, "adopt": False}
+    if (wanted := made.one(d.UpdateRun)) is not None:
+        changes |= {"desired": wanted.desired, "stop_mode": wanted.mode}
+        changes["stop_timeout_s"] = max(wanted.timeout_s, 0.001)
+    if (waits := made.one(d.SetTakeoverWait)) is not None:
+        changes["restart"] = run.spec.restart.model_copy(update={"takeover_wait_s": waits.seconds})
+    if (follows := made.one(d.ContinueWith)) is not None:
+        changes |= {"desired": "ABSENT", "next": follows.next}
+    run = await runs.change_spec(session, run, **changes) if changes else run
+    return await runs.end(session, run) if made.one(d.CloseRun) is not None else run
 
 
 async def _update_savepoint(
     session: AsyncSession,
     case: JobCase,
     job: JobRow,
-    decisions: Sequence[d.Decision],
+    made: d.Decided,
     locations: CheckpointLocations,
 ) -> SavepointRow | None:
-    savepoint = case.savepoint
-    for decision in decisions:
-        if isinstance(decision, d.TakeSavepoint):
-            savepoint = await begin_save(session, job, decision.host, case.checkpoint_of_run(locations), locations)
-        elif isinstance(decision, d.GiveUpSavepoint) and savepoint is not None:
-            hosts = [case.run.host] if case.run else []
-            savepoint = await give_up(session, savepoint, hosts, savepoint_given_up())
-    return savepoint
+    if (taken := made.one(d.TakeSavepoint)) is not None:
+        return await begin_save(session, job, taken.host, case.checkpoint_of_run(locations), locations)
+    if made.one(d.GiveUpSavepoint) is not None and case.savepoint is not None:
+        hosts = [case.run.host] if case.run else []
+        return await give_up(session, case.savepoint, hosts, savepoint_given_up())
+    return case.savepoint

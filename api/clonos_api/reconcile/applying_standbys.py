@@ -4,8 +4,7 @@ move.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,49 +37,38 @@ class MoveUpdate:
         return {} if self.after == self.before else {"moving": self.after}
 
 
-@dataclass
-class StandbyUpdate:
-    """The result of `write`: the added standbys, and the run that became the job's run, if any."""
-
-    added: list[tuple[StandbyRow, RunRow]] = field(default_factory=list)
-    adopted: RunRow | None = None
-
-
 def update_move(
-    case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations, moment: datetime, platform: str
+    case: JobCase, made: d.Decided, locations: CheckpointLocations, moment: datetime, platform: str
 ) -> MoveUpdate:
-    """Computes the changes that `decisions` make to the job's planned move; writes nothing."""
-    before = case.job.moving
-    update = MoveUpdate(before, before, successor=case.successor)
-    for decision in decisions:
-        move = update.after
-        match decision:
-            case d.BeginMove() if case.run is not None:
-                version = case.run.spec.version
-                until = moment + timedelta(seconds=decision.within_s)
-                update.after = Moving(
-                    cause="drain", leaves=case.run.host, version=version, previous=version, until=until
-                )
-            case d.AddStandby(for_move=True) if move is not None:
-                driver = None if decision.newest else case.run
-                update.spec = standby_spec(case.job, driver, locations, case.clusters, platform)
-                update.after = move.model_copy(update={"standby": update.spec.run})
-            case d.SetMoveStandby() if move is not None:
-                failed = move.failed + decision.failed
-                update.after = move.model_copy(update={"standby": decision.standby, "failed": failed})
-            case d.HandOver() if move is not None:
-                update.after = move.model_copy(update={"standby": decision.run, "handed_at": moment})
-                update.successor = next(run for _, run in case.standbys if run.id == decision.run)
-            case d.AdoptStandby() if move is not None:
-                update.after = move.model_copy(update={"taken_at": moment})
-            case d.PromoteStandby() if move is not None and decision.run == move.standby:
-                update.after = move.model_copy(update={"taken_at": moment})
-            case d.RevertVersion() if move is not None:
-                update.after = move.model_copy(update={"failure": decision.failure})
-            case d.EndMove():
-                update.after = None
-            case _:
-                pass
+    """Computes the changes that the decisions make to the job's planned move; writes nothing."""
+    move = case.job.moving
+    update = MoveUpdate(move, move, successor=case.successor)
+    if made.one(d.EndMove) is not None:
+        update.after = None
+        return update
+    if (begun := made.one(d.BeginMove)) is not None and case.run is not None:
+        version, until = case.run.spec.version, moment + timedelta(seconds=begun.within_s)
+        update.after = Moving(cause="drain", leaves=case.run.host, version=version, previous=version, until=until)
+    if move is None:
+        return update
+    changes: dict[str, Any] = {}
+    if (chosen := made.one(d.SetMoveStandby)) is not None:
+        changes = {"standby": chosen.standby, "failed": move.failed + chosen.failed}
+    for added in made.every(d.AddStandby):
+        if added.for_move:
+            driver = None if added.newest else case.run
+            update.spec = standby_spec(case.job, driver, locations, case.clusters, platform)
+            changes["standby"] = update.spec.run
+    if (handed := made.one(d.HandOver)) is not None:
+        changes |= {"standby": handed.run, "handed_at": moment}
+        update.successor = _standby(case, handed.run)[1]
+    promoted = made.one(d.PromoteStandby)
+    if made.one(d.AdoptStandby) is not None or (promoted is not None and promoted.run == move.standby):
+        changes["taken_at"] = moment
+    if (reverted := made.one(d.RevertVersion)) is not None:
+        changes["failure"] = reverted.failure
+    if changes:
+        update.after = move.model_copy(update=changes)
     return update
 
 
@@ -88,50 +76,43 @@ async def write(
     session: AsyncSession,
     case: JobCase,
     job: JobRow,
-    decisions: Sequence[d.Decision],
+    made: d.Decided,
     move: MoveUpdate,
     locations: CheckpointLocations,
     platform: str,
-) -> StandbyUpdate:
-    """Writes the decisions about standbys and the planned move. The row `job` already has `move.columns`."""
-    update = StandbyUpdate()
-    for decision in decisions:
-        match decision:
-            case d.AddStandby():
-                spec = move.spec if decision.for_move else None
-                driver = None if decision.newest else case.run
-                spec = spec or standby_spec(job, driver, locations, case.clusters, platform)
-                host = await open_host(session, decision.host)
-                run = await runs.create(session, job, host, spec, why=decision.why)
-                standby = await standbys.create(session, job, spec, host.id, decision.why)
-                update.added.append((standby, run))
-                if decision.for_move:
-                    move.successor = run
-            case d.DropStandby():
-                await _drop(session, *_standby(case, decision.run))
-            case d.BeginMove():
-                events.append(session, "job.move.began", job=job.id, data={"cause": "drain", "operation": None})
-            case d.HandOver(claim=True):
-                standby, run = _standby(case, decision.run)
-                move.successor = await promote(session, job, standby, run, case.run)
-            case d.AdoptStandby():
-                update.adopted = move.successor
-            case d.EndMove(failure=failure) if move.before is not None:
-                await _dismiss(session, job, move.before, move.successor)
-                await planned_moves.end(session, job, move.before, failure)
-            case _:
-                pass
-    return update
+) -> list[tuple[StandbyRow, RunRow]]:
+    """Writes the decisions about standbys and the planned move; returns the added standbys with their runs.
+
+    The row `job` already has `move.columns`.
+    """
+    for dropped in made.every(d.DropStandby):
+        await _drop(session, *_standby(case, dropped.run))
+    added = []
+    for decision in made.every(d.AddStandby):
+        driver = None if decision.newest else case.run
+        spec = move.spec if decision.for_move else None
+        spec = spec or standby_spec(job, driver, locations, case.clusters, platform)
+        host = await open_host(session, decision.host)
+        run = await runs.create(session, job, host, spec, why=decision.why)
+        added.append((await standbys.create(session, job, spec, host.id, decision.why), run))
+        move.successor = run if decision.for_move else move.successor
+    if made.one(d.BeginMove) is not None:
+        events.append(session, "job.move.began", job=job.id, data={"cause": "drain", "operation": None})
+    if (handed := made.one(d.HandOver)) is not None and handed.claim:
+        move.successor = await promote(session, case, job, handed.run)
+    if (ended := made.one(d.EndMove)) is not None and move.before is not None:
+        await _dismiss(session, job, move.before, move.successor)
+        await planned_moves.end(session, job, move.before, ended.failure)
+    return added
 
 
-async def promote(
-    session: AsyncSession, job: JobRow, standby: StandbyRow, run: RunRow, previous: RunRow | None, **changes: Any
-) -> RunRow:
-    """Makes a standby the job's driver, and returns the changed `run` of the standby.
+async def promote(session: AsyncSession, case: JobCase, job: JobRow, standby_id: str, **changes: Any) -> RunRow:
+    """Makes a standby of `case` the job's driver, and returns its changed run.
 
-    The run continues the counts of attempts and failures of the `previous` driver's run; `changes` are other fields of
+    The run continues the counts of attempts and failures of the previous driver's run; `changes` are other fields of
     its specification to change.
     """
+    (standby, run), previous = _standby(case, standby_id), case.run
     attempts, failures = (previous.attempts, previous.consecutive_failures) if previous is not None else (0, 0)
     restart = run.spec.restart.model_copy(update={"earlier_failures": failures})
     changes |= {"standby": False, "earlier_attempts": attempts, "restart": restart}

@@ -5,12 +5,14 @@ Pure functions return them: `decide.decide` about a job and its driver, `standby
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from clonos.resources.hosts import NextRun
 from clonos.resources.jobs import Failure, JobState, StopMode
 
+D = TypeVar("D")
 RecoveryCause = Literal["crash", "host-lost", "restart", "move", "upgrade", "rollback", "shutdown"]
 
 # The job
@@ -228,3 +230,20 @@ Decision = (
     | RevertVersion
     | EndMove
 )
+
+
+class Decided:
+    """All decisions about one job, by kind; at most one of each kind, except new and ended standbys."""
+
+    def __init__(self, decisions: Iterable[Decision]) -> None:
+        self._by_kind: dict[type[Any], list[Any]] = {}
+        for decision in decisions:
+            self._by_kind.setdefault(type(decision), []).append(decision)
+
+    def one(self, kind: type[D]) -> D | None:
+        """The decision of this kind; None: there is none."""
+        return next(iter(self.every(kind)), None)
+
+    def every(self, kind: type[D]) -> list[D]:
+        """All decisions of this kind."""
+        return self._by_kind.get(kind, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from clonos.resources.jobs import DesiredState, JobState
 
@@ -132,6 +132,11 @@ def allowed(source: JobState, target: JobState, intent: Intent) -> bool:
     """Whether the table has the transition and its guard holds."""
     rule = _BY_PAIR.get((source, target))
     return rule is not None and rule.guard(intent)
+
+
+def new_start(restart_nonce: int) -> dict[str, Any]:
+    """The effect of `Rule.new_start`: columns of the job's row; `restart_nonce` is that of the row."""
+    return {"run": None, "stop": None, "observed_nonce": restart_nonce}
 
 
 def begins_new_start(source: JobState, target: JobState) -> bool:
