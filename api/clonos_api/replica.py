@@ -78,7 +78,7 @@ class Replica:
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Replica:
-        """Creates a replica; starts nothing."""
+        """Create a replica; start nothing."""
         database = Database(settings.database)
         open_requests, known = OpenRequests(), KnownAgents()
 
@@ -116,7 +116,7 @@ class Replica:
         self._prepared = True
 
     async def watch_schema(self) -> None:
-        """Checks the version of the database's tables repeatedly, until it is the version of this service."""
+        """Check the version of the database's tables repeatedly, until it is the version of this service."""
         while self.schema_trouble:
             await asyncio.sleep(_CHECK_EVERY_S)
             await self._check_schema()
@@ -138,11 +138,11 @@ class Replica:
             self.schema_trouble = ""
 
     async def reconcile(self) -> None:
-        """Runs the reconciler while this replica is the leader, until cancelled."""
+        """Run the reconciler while this replica is the leader, until cancelled."""
         await loop.run(self.database, self.settings)
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs `work` as the background task `name`; restarts it after an unexpected failure."""
+        """Run `work` as the background task `name`; restart it after an unexpected failure."""
 
         async def run() -> None:
             while True:
@@ -156,7 +156,7 @@ class Replica:
         self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
 
     def later(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs `work` in the background as soon as the database is available."""
+        """Run `work` in the background as soon as the database is available."""
         task = asyncio.create_task(retry_until_available(work))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
@@ -167,12 +167,12 @@ class Replica:
         return time.monotonic() - self._created_at
 
     def failing(self) -> dict[str, str]:
-        """Returns the background tasks that failed within the last minute, with the reason."""
+        """Return the background tasks that failed within the last minute, with the reason."""
         since = time.monotonic() - _RECENT_S
         return {name: why for name, (at, why) in self._failures.items() if at > since}
 
     def end_waits(self) -> None:
-        """Stops the service: ends streams, answers long polls and cancels background tasks."""
+        """Stop the service: end streams, answer long polls and cancel background tasks."""
         self.ending = True
         self.feed.close()
         self.log_watch.close()
@@ -185,7 +185,7 @@ class Replica:
             task.cancel()
 
     async def wait_for_work(self, caller: Principal, host: str, after: int, timeout_s: float) -> None:
-        """Waits until the work of `host` (id) has another revision than `after`, at most `timeout_s` seconds.
+        """Wait until the work of `host` (id) has another revision than `after`, at most `timeout_s` seconds.
 
         It ends earlier when the service stops, or with `Unauthenticated` when the token of `caller` is revoked.
         """
@@ -204,7 +204,7 @@ class Replica:
 
     @contextmanager
     def stream(self, caller: Principal, wake: Callable[[], object]) -> Iterator[OpenRequest]:
-        """Registers an open event stream of `caller` inside the context.
+        """Register an open event stream of `caller` inside the context.
 
         `wake` is called when the stream has to check whether it must end, for example because its token is revoked.
         """
@@ -232,7 +232,7 @@ class Replica:
 
 
 def replica_of(connection: HTTPConnection) -> Replica:
-    """Returns the replica that received a request, from the state of the application."""
+    """Return the replica that received a request, from the state of the application."""
     replica: Replica = connection.app.state.replica
     return replica
 

@@ -47,7 +47,7 @@ SEQUENTIAL: Mapping[str, str | int | float | bool] = {
 
 
 def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -> ClientConfig:
-    """Configuration for a confluent-kafka client. Keys of `overrides` have ``_`` instead of ``.``."""
+    """Return configuration for a confluent-kafka client. Keys of `overrides` have ``_`` instead of ``.``."""
     config: ClientConfig = {"bootstrap.servers": kafka.bootstrap_servers, **IMPATIENT}
     if kafka.security_protocol != "PLAINTEXT":
         config["security.protocol"] = kafka.security_protocol
@@ -80,7 +80,7 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
 
 
 def assigned_reader(kafka: KafkaSettings, group: str, **overrides: str | int | float | bool) -> Consumer:
-    """A read_committed consumer of partitions that the caller assigns; it joins no group and commits nothing.
+    """Return a read_committed consumer of partitions that the caller assigns; it joins no group and commits nothing.
 
     librdkafka requires the name of a group, and looks for its coordinator. A user without rights on the group gets
     errors from `Consumer.poll` that concern nothing else: see `about_the_group`.
@@ -100,13 +100,13 @@ def about_the_group(error: KafkaError) -> bool:
 
 
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
-    """The Kafka settings as ``kafka.*`` options of Spark's Kafka source."""
+    """Return the Kafka settings as ``kafka.*`` options of Spark's Kafka source."""
     options = {f"kafka.{name}": value for name, value in java_options(kafka).items()}
     return options | {"kafka.allow.auto.create.topics": "false"}
 
 
 def java_options(kafka: KafkaSettings) -> dict[str, str]:
-    """The options that Kafka's Java clients need to connect."""
+    """Return the options that Kafka's Java clients need to connect."""
     options = {"bootstrap.servers": kafka.bootstrap_servers}
     if kafka.security_protocol != "PLAINTEXT":
         options["security.protocol"] = kafka.security_protocol
@@ -142,14 +142,16 @@ def java_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def java_flags(kafka: KafkaSettings) -> list[str]:
-    """Flags of a JVM whose Kafka clients connect: they ask only token endpoints that the JVM allows (since Kafka 4)."""
+    """Return flags of a JVM whose Kafka clients connect: they ask only token endpoints that the JVM allows (since Kafka
+    4).
+    """
     if kafka.sasl_mechanism != "OAUTHBEARER":
         return []
     return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={kafka.sasl_oauth_token_url}"]
 
 
 def _java_key(file: Path) -> str:
-    """The text of a key file, if Kafka's Java clients can read it; librdkafka reads more formats.
+    """Return the text of a key file, if Kafka's Java clients can read it; librdkafka reads more formats.
 
     Raises:
         KafkaAccessDenied: The key is in another format, as OpenSSL 1 writes it by default.
@@ -214,7 +216,7 @@ def undelivered(error: KafkaError | None, message: Message) -> str | None:
 
 
 def admin_client(kafka: KafkaSettings, topic: str, *, timeout_s: float = 5.0) -> AdminClient:
-    """A new admin client that knows the leaders of a topic's partitions.
+    """Return a new admin client that knows the leaders of a topic's partitions.
 
     Without this, a first request that needs the leaders waits three seconds if it comes before the brokers' metadata:
     on a busy machine, one in fifteen does. The caller keeps the client until the futures of its requests are done.
@@ -248,7 +250,7 @@ def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
 def unlisted_topics_error(
     kafka: KafkaSettings, kind: str, missing: Sequence[str], known: Iterable[str]
 ) -> TopicMissing | KafkaAccessDenied:
-    """The error about topics that Kafka does not list: it hides one from this user, or they do not exist.
+    """Return the error about topics that Kafka does not list: it hides one from this user, or they do not exist.
 
     The arguments are as for `topics_missing_error`.
     """
@@ -264,7 +266,7 @@ def unlisted_topics_error(
 
 
 def topics_missing_error(kind: str, missing: Sequence[str], known: Iterable[str]) -> TopicMissing:
-    """The error about topics that do not exist, with similar names and the command that creates them.
+    """Return the error about topics that do not exist, with similar names and the command that creates them.
 
     Args:
         kind: What they are, such as ``source``.
@@ -372,7 +374,7 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
 
 
 def unreachable_broker(metadata: ClusterMetadata, *, one_suffices: bool = False) -> BrokerUnavailable | None:
-    """The error about a broker that this machine does not reach at the address that the broker advertises.
+    """Return the error about a broker that this machine does not reach at the address that the broker advertises.
 
     The first connection uses the bootstrap servers, all others the addresses that the brokers advertise.
 
@@ -407,7 +409,8 @@ def _unreachable(broker: BrokerMetadata) -> str:
 
 
 def explained(kafka: KafkaSettings, error: ClonosError) -> ClonosError:
-    """The error, or a clearer one: this machine does not reach a broker at the address that the broker advertises.
+    """Return the error, or a clearer one: this machine does not reach a broker at the address that the broker
+    advertises.
 
     Args:
         kafka: The Kafka cluster.

@@ -26,7 +26,7 @@ _log = structlog.get_logger("clonos.api")
 
 
 def webhook_metrics(registry: CollectorRegistry) -> tuple[Counter, Gauge]:
-    """The number of attempts by outcome, and the length of the queues, as new metrics of `registry`."""
+    """Return the number of attempts by outcome, and the length of the queues, as new metrics of `registry`."""
     attempts = Counter(
         "clonos_webhook_deliveries",
         "Messages to webhooks by outcome: delivered, failed (sent again later) or dropped.",
@@ -127,7 +127,7 @@ class Sender:
 
 
 def _trusted(webhook: Webhook) -> ssl.SSLContext | None:
-    """The authorities that a webhook trusts; None if their file cannot be read: other webhooks continue."""
+    """Return the authorities that a webhook trusts; None if their file cannot be read: other webhooks continue."""
     try:
         return ssl.create_default_context(cafile=webhook.ca)
     except OSError as error:

@@ -55,7 +55,7 @@ class Watch:
             return {webhook.name: await deliveries.trim(session, webhook.name) for webhook in self._webhooks}
 
     def _missed(self, board: Board) -> list[Alert]:
-        """The recoveries that began and ended between two boards."""
+        """Return the recoveries that began and ended between two boards."""
         if self._since is None:
             self._since = board.at
         missed = []

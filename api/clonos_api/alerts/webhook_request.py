@@ -30,7 +30,8 @@ _NOT_ENDED: Final = "0001-01-01T00:00:00Z"
 
 
 def alert_body(alert: Alert, public_url: str) -> dict[str, Any]:
-    """An alert in Alertmanager's format, as long as it lasts. It has names of jobs and hosts, and no error texts.
+    """Return an alert in Alertmanager's format, as long as it lasts. It has names of jobs and hosts, and no error
+    texts.
 
     `public_url` is the address of the control plane in browsers; empty: the link to the runbook is only a path.
     """
@@ -47,12 +48,12 @@ def alert_body(alert: Alert, public_url: str) -> dict[str, Any]:
 
 
 def ended(body: Mapping[str, Any], at: datetime) -> dict[str, Any]:
-    """The alert `body` when it has ended."""
+    """Return the alert `body` when it has ended."""
     return {**body, "status": "resolved", "endsAt": at.astimezone(UTC).isoformat()}
 
 
 def message(alert: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of the request about one alert."""
+    """Return the body of the request about one alert."""
     return {
         "version": "4",
         "groupKey": f"clonos/{alert['fingerprint']}",
@@ -68,7 +69,7 @@ def message(alert: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """The value of ``webhook-signature``."""
+    """Return the value of ``webhook-signature``."""
     signed = hmac.new(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256).digest()
     return f"v1,{base64.b64encode(signed).decode()}"
 

@@ -34,7 +34,9 @@ class Asset:
 
 
 def _load() -> tuple[str, dict[str, Asset]]:
-    """The URL folder with the digest of all files, so that scripts can import each other; and the files by URL."""
+    """Return the URL folder with the digest of all files, so that scripts can import each other; and the files by
+    URL.
+    """
     here = files("clonos_api.dashboard")
     assets, digest = {}, hashlib.sha256()
     for file in sorted((*here.joinpath("static").iterdir(), *here.joinpath("vendor").iterdir()), key=lambda f: f.name):
@@ -54,7 +56,7 @@ URLS: Final = frozenset(_ASSETS)
 
 
 def address(name: str) -> str:
-    """The URL of the file `name`."""
+    """Return the URL of the file `name`."""
     url = _FOLDER + name
     assert url in URLS, name
     return url

@@ -52,7 +52,7 @@ async def get_page(path: str, request: Request, replica: ReplicaDep) -> Response
 
 
 def _file(site: Path, path: str) -> Path | None:
-    """The file of a path below ``/docs/``; None if the site does not have it."""
+    """Return the file of a path below ``/docs/``; None if the site does not have it."""
     root = site.resolve()
     for name in (path or "index.html", f"{path}.html"):
         try:

@@ -14,7 +14,7 @@ _RETRY_S: Final = 5
 
 
 def page_of(request: Request, problem: Problem) -> Response | None:
-    """A problem (RFC 9457) as an HTML page; None if the client is not a browser."""
+    """Return a problem (RFC 9457) as an HTML page; None if the client is not a browser."""
     if not is_visit(request):
         return None
     title = "The control plane is unavailable" if problem.status >= 500 else "This page is not available"

@@ -101,7 +101,7 @@ async def show_job(
 
 
 def _blocked(job: Job, board: Board) -> dict[str, str]:
-    """The buttons that cannot work now: label → reason. They include the buttons of a job that does not run."""
+    """Return the buttons that cannot work now: label → reason. They include the buttons of a job that does not run."""
     ready = [host.name for host in board.hosts if host.state == HostState.READY]
     blocked = {}
     if not ready:
@@ -118,13 +118,13 @@ def _blocked(job: Job, board: Board) -> dict[str, str]:
 
 
 async def _cluster(session: AsyncSession, name: str) -> Cluster | None:
-    """The job's Spark cluster; None: it has a local master, or the cluster was removed."""
+    """Return the job's Spark cluster; None: it has a local master, or the cluster was removed."""
     row = (await clusters.every(session)).get(name) if name else None
     return views.cluster(row, []) if row is not None else None
 
 
 async def _run(session: AsyncSession, row: JobRow, names: dict[str, str]) -> Run | None:
-    """The run of the job's driver; None: there is none, or retention has deleted it."""
+    """Return the run of the job's driver; None: there is none, or retention has deleted it."""
     run = await session.get(RunRow, row.run) if row.run else None
     return views.run(run, names) if run is not None else None
 
@@ -149,7 +149,7 @@ class QueryFlow(NamedTuple):
 
 
 def flows_of(graph: JobGraph) -> list[QueryFlow]:
-    """The queries of `graph` in their order. Dead letters are the first output."""
+    """Return the queries of `graph` in their order. Dead letters are the first output."""
     flows = {node.id: QueryFlow(node, [], [], []) for node in graph.nodes if isinstance(node, QueryNode)}
     topics = {node.id: node for node in graph.nodes if isinstance(node, TopicNode)}
     for node in graph.nodes:
@@ -213,7 +213,9 @@ TABS: Final = {tab: title for tab, (title, _) in _TABS.items()}
 
 
 def _decisions(hint: str) -> dict[str, Any]:
-    """The epoch in doubt that a hint names, and whether the decision is about new code, also of older drivers."""
+    """Return the epoch in doubt that a hint names, and whether the decision is about new code, also of older
+    drivers.
+    """
     named = named_epoch(hint)
     of_code = named is not None and named.decision == "new-code"
     return {"in_doubt": None if of_code else named, "other_code": of_code or proposes_new_code(hint)}

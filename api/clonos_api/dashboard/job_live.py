@@ -44,17 +44,19 @@ class Lead(NamedTuple):
 
     @classmethod
     def of(cls, line: Line | None) -> Lead:
-        """The lead line of a job on the board; None: it is not there, because it was deleted or created just now."""
+        """Return the lead line of a job on the board; None: it is not there, because it was deleted or created just
+        now.
+        """
         if line is None:
             return cls("", [], [])
         return cls(_html(line.shape()), [clause(line), figures(line)[2]], [epoch for _, epoch in line.epochs])
 
     def whole(self) -> Markup:
-        """The HTML with figures."""
+        """Return the HTML with figures."""
         return filled(Markup(self.html), self.figures)  # noqa: S704 - rendered by `part`
 
     def changes(self, before: Lead | None) -> bytes:
-        """The parts that differ from `before` (None: all) as an encoded event; empty if none does."""
+        """Return the parts that differ from `before` (None: all) as an encoded event; empty if none does."""
         changed = {
             name: value for name, value in self._asdict().items() if before is None or value != getattr(before, name)
         }
@@ -67,7 +69,7 @@ def _html(shape: Line) -> Markup:
 
 
 def line_of(board: Board, job: str) -> Line | None:
-    """The row of a job on the board; None: it is not there."""
+    """Return the row of a job on the board; None: it is not there."""
     return next((line for line in board.lines if line.id == job), None)
 
 

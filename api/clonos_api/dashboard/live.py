@@ -61,7 +61,7 @@ class Drawn:
     _whole: tuple[int, bytes] = (0, b"")
 
     async def rows(self, board: Board) -> dict[str, Markup]:
-        """The HTML of each row without figures, by job id."""
+        """Return the HTML of each row without figures, by job id."""
         columns = tuple(host.name for host in board.hosts)
         drawn: dict[str, tuple[Any, Markup]] = {}
         fresh = 0
@@ -78,16 +78,16 @@ class Drawn:
         return {job: html for job, (_, html) in drawn.items()}
 
     async def filled(self, board: Board) -> list[Markup]:
-        """The HTML of the rows with figures, in the order of the board."""
+        """Return the HTML of the rows with figures, in the order of the board."""
         rows = await self.rows(board)
         return [filled(rows[line.id], figures(line)) for line in board.lines]
 
     def around(self, board: Board) -> Around:
-        """The HTML of the page parts outside the rows."""
+        """Return the HTML of the page parts outside the rows."""
         return Around(*(part(f"overview_{name}.html", board=board) for name in Around._fields))
 
     async def whole(self, board: Board) -> bytes:
-        """The complete overview as an encoded server-sent event."""
+        """Return the complete overview as an encoded server-sent event."""
         if self._whole[0] != board.number:
             update = {
                 **self.around(board)._asdict(),
@@ -102,7 +102,7 @@ class Drawn:
         return self._whole[1]
 
     async def changes(self, before: Board, board: Board) -> bytes:
-        """The changes from board `before` to `board` as encoded server-sent events; empty if there are none."""
+        """Return the changes from board `before` to `board` as encoded server-sent events; empty if there are none."""
         if [host.name for host in before.hosts] != [host.name for host in board.hosts]:
             return await self.whole(board)
         known = {line.id: line for line in before.lines}
@@ -131,12 +131,14 @@ class Drawn:
 
 
 def _surroundings(board: Board) -> tuple[object, ...]:
-    """What the parts outside of the rows show, besides the rows themselves."""
+    """Return what the parts outside of the rows show, besides the rows themselves."""
     return board.hosts, board.led, board.dependencies, board.strip
 
 
 def figures(line: Line) -> list[str]:
-    """The figures of a row as texts: lag, records published per second, and the time until a standby is READY."""
+    """Return the figures of a row as texts: lag, records published per second, and the time until a standby is
+    READY.
+    """
     ready_in_s = line.forecast.ready_in_s if line.forecast is not None else None
     ready = f", READY in about {duration(1000 * ready_in_s)}" if ready_in_s is not None else ""
     return [number(line.lag) or _NONE, rate(line.out_per_s) or _NONE, ready]
@@ -203,7 +205,7 @@ class Pulse:
 
     @contextmanager
     def viewed(self) -> Iterator[None]:
-        """Counts a viewer: boards are read inside the context, after the first call of `board`."""
+        """Count a viewer: boards are read inside the context, after the first call of `board`."""
         self.viewers += 1
         try:
             yield
@@ -211,7 +213,7 @@ class Pulse:
             self.viewers -= 1
 
     async def board(self) -> Board:
-        """The newest board. Starts to read boards if no other viewer did."""
+        """Return the newest board. Starts to read boards if no other viewer did."""
         board = self.newest or await self.boards.newest()
         if self._task is None or self._task.done():
             self.newest, self._read_at = board, time.monotonic()
@@ -226,18 +228,18 @@ class Pulse:
                     await self._read.wait()
 
     async def begin(self) -> tuple[int, bytes]:
-        """Data for a new stream: the current sequence number, and the complete overview as an encoded event."""
+        """Return data for a new stream: the current sequence number, and the complete overview as an encoded event."""
         board = await self.board()
         known = self.number
         return known, await self.drawn.whole(board)
 
     def beat(self) -> bytes:
-        """An encoded event with the age of the newest board beyond the pause between reads, in milliseconds."""
+        """Return an encoded event with the age of the newest board beyond the pause between reads, in milliseconds."""
         late_s = time.monotonic() - self._read_at - self.boards.pause_s()
         return format_sse_event(data_str=str(round(1000 * max(0, late_s))), event="beat")
 
     async def after(self, known: int, timeout_s: float) -> tuple[int, bytes | None]:
-        """The newest sequence number, and the changes since number `known` as encoded events.
+        """Return the newest sequence number, and the changes since number `known` as encoded events.
 
         The changes are empty after the timeout, and None if the stream missed some and must restart.
         """

@@ -39,7 +39,7 @@ class Bar:
 
 
 def waterfall(recovery: Recovery) -> list[Bar]:
-    """The phases of a recovery as bars of a waterfall chart, one after the other.
+    """Return the phases of a recovery as bars of a waterfall chart, one after the other.
 
     Each phase is measured by the clock of its host, so start times of different hosts are not compared: a phase starts
     at the end of the previous one.
@@ -84,7 +84,7 @@ async def _positions(session: AsyncSession, recovery: Recovery) -> list[SourcePo
 async def _epochs(
     session: AsyncSession, job: str, there: ColumnElement[bool], order: Any
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """The offsets of the first epoch of each query in this order."""
+    """Return the offsets of the first epoch of each query in this order."""
     rows = select(EpochRow.query, EpochRow.body).where(EpochRow.job == job, there).order_by(order).limit(_NEAR)
     offsets: dict[str, dict[str, dict[str, int]]] = {}
     for query, body in await session.execute(rows):

@@ -80,14 +80,14 @@ def part(template: str, **values: Any) -> Markup:
 
 
 def _rights(caller: Principal | None) -> dict[str, bool]:
-    """The buttons to show; the API checks every request."""
+    """Return the buttons to show; the API checks every request."""
     if caller is None:
         return {"operate": False, "administer": False}
     return {"operate": caller.may(Role.OPERATOR), "administer": caller.may(Role.ADMIN)}
 
 
 def _time(moment: datetime | None) -> Markup:
-    """A time in UTC; a script converts it to the viewer's time zone."""
+    """Return a time in UTC; a script converts it to the viewer's time zone."""
     if moment is None:
         return escape(_NONE)
     iso = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -95,7 +95,7 @@ def _time(moment: datetime | None) -> Markup:
 
 
 def _since(moment: datetime | None, length: str = "") -> Markup:
-    """The age of a moment, updated by a script; ``short``: in one unit."""
+    """Return the age of a moment, updated by a script; ``short``: in one unit."""
     if moment is None:
         return escape(_NONE)
     iso = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -109,7 +109,9 @@ def _or_none(text: str | None) -> Markup:
 
 
 def _hint(text: str, job: str = "") -> Markup:
-    """A hint of an error: its commands as code, each with a button that copies it. `job` takes the place of ``JOB``."""
+    """Return a hint of an error: its commands as code, each with a button that copies it. `job` takes the place of
+    ``JOB``.
+    """
     shown, at = Markup(), 0
     for match in _CODE.finditer(text):
         code = match[1].replace("JOB", job) if job else match[1]
@@ -122,12 +124,12 @@ def _hint(text: str, job: str = "") -> Markup:
 
 
 def _error_page(slug: str) -> str:
-    """The link to an error's page in the documentation; empty for a slug of another version."""
+    """Return the link to an error's page in the documentation; empty for a slug of another version."""
     return f"docs/errors/{slug}" if slug in BY_SLUG else ""
 
 
 def rate(per_s: float | None) -> str | None:
-    """A number of records per second as text; None stays None."""
+    """Return a number of records per second as text; None stays None."""
     return f"{figures.rate(per_s)} /s" if per_s is not None else None
 
 

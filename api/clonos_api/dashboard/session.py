@@ -48,7 +48,7 @@ async def sign_in(request: Request) -> Response:
 
 
 def sign_in_page(request: Request, *, problem: str = "", status: int = 200) -> Response:
-    """The page with the sign-in form, and with the reason why a sign-in failed."""
+    """Return the page with the sign-in form, and with the reason why a sign-in failed."""
     provider = replica_of(request).identity_provider
     values = {
         "provider": provider.settings.name if provider is not None else "",

@@ -87,7 +87,7 @@ class Alert:
 
 
 def alerts_of(board: Board) -> dict[str, Alert]:
-    """The alerts of a board, by their keys.
+    """Return the alerts of a board, by their keys.
 
     Each job whose health is ``bad`` has a critical one. A job whose driver gets no answer of Kafka has the one of Kafka
     besides its own.
@@ -98,7 +98,7 @@ def alerts_of(board: Board) -> dict[str, Alert]:
 
 
 def recovery_alert(line: Line, last: Last) -> Alert | None:
-    """The alert of a job's newest recovery, also of one that has ended; None if it was planned."""
+    """Return the alert of a job's newest recovery, also of one that has ended; None if it was planned."""
     if last.cause in PLANNED:
         return None
     return Alert(

@@ -38,7 +38,7 @@ NAMED: Final = 2
 
 
 def banner_of(board: Board) -> Banner:
-    """The banner of a board."""
+    """Return the banner of a board."""
     counts, total = board.counts(), len(board.lines)
     stalled = tuple(sorted((line for line in board.lines if line.stall is not None), key=_since))
     if not total:
@@ -68,7 +68,7 @@ def banner_of(board: Board) -> Banner:
 
 
 def trouble_of(line: Line, *, brief: bool = False) -> str:
-    """What is wrong with a failing job and what to do next, in sentences without its name.
+    """Return what is wrong with a failing job and what to do next, in sentences without its name.
 
     `brief` is for one of several jobs: the command that shows the job's error with its hint.
     """
@@ -116,7 +116,7 @@ def _expiring(board: Board) -> list[str]:
 
 
 def _doubts(board: Board) -> str:
-    """The number of jobs that guarantee less than exactly once, and the first reason for a degraded job.
+    """Return the number of jobs that guarantee less than exactly once, and the first reason for a degraded job.
 
     It promises nothing for the others: only a verification observes what readers get.
     """

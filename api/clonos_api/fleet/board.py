@@ -63,7 +63,7 @@ class History:
 
 
 def _sum_of(figure: str) -> Callable[[JobRow], int]:
-    """The sum of a metric of the queries of a job, such as ``records_out``."""
+    """Return the sum of a metric of the queries of a job, such as ``records_out``."""
     return lambda job: sum(getattr(query, figure) for query in job.figures.queries.values())
 
 
@@ -85,7 +85,7 @@ class Boards:
     _dead_letters: History = field(default_factory=lambda: History(_sum_of("dead_letters"), _DEAD_LETTERS_S))
 
     async def newest(self) -> Board:
-        """The cached board, or a new one if the cached one is older than `pause_s`."""
+        """Return the cached board, or a new one if the cached one is older than `pause_s`."""
         async with self._reading:
             if self._newest is None or time.monotonic() - self._read_at >= self.pause_s():
                 begun = time.monotonic()

@@ -84,7 +84,7 @@ async def read_estimates(session: AsyncSession) -> Estimates:
 
 
 def forecast_of(job: JobRow, facts: Facts, estimates: Estimates) -> Forecast | None:
-    """What happens if the driver of `job` fails now; None if the job does not run."""
+    """Return what happens if the driver of `job` fails now; None if the job does not run."""
     if job.state != JobState.RUNNING:
         return None
     unreachable = facts.lost | facts.disconnected | facts.silent

@@ -48,12 +48,12 @@ class Rates:
 
 
 def unread_of(job: JobRow) -> int | None:
-    """The unread records of a job's sources; None: not reported yet."""
+    """Return the unread records of a job's sources; None: not reported yet."""
     return lag_of_job(query.lag for query in job.figures.queries.values())
 
 
 def line_of(job: JobRow, facts: Facts, estimates: Estimates, rates: Rates) -> Line:
-    """The row of a job; `rates` are its rates of the last seconds."""
+    """Return the row of a job; `rates` are its rates of the last seconds."""
     seats = _seats(job, facts)
     doubts = _doubts(job, facts)
     lag = unread_of(job) if job.state == JobState.RUNNING else None
@@ -96,12 +96,12 @@ _ORDER: Final = {"bad": 0, "busy": 1, "weak": 2, "good": 3, "idle": 4}
 
 
 def attention(line: Line) -> tuple[int, str]:
-    """The sort key of a row: jobs that need attention first, jobs that need no driver last."""
+    """Return the sort key of a row: jobs that need attention first, jobs that need no driver last."""
     return (_ORDER[line.health] if line.health in ("bad", "busy") else 2 if line.health != "idle" else 3, line.name)
 
 
 def dependencies_of(jobs: Iterable[JobRow]) -> Dependencies:
-    """The systems on which jobs depend, as the drivers of running jobs report them."""
+    """Return the systems on which jobs depend, as the drivers of running jobs report them."""
     reports = {job.name: job.figures for job in jobs if job.state == JobState.RUNNING}
     kafka = {name: figures.kafka for name, figures in reports.items() if figures.kafka is not None}
     return Dependencies(
@@ -119,7 +119,8 @@ def _epochs(job: JobRow) -> tuple[tuple[str, int], ...]:
 
 
 def _behind(job: JobRow, lag: int | None, rates: Rates) -> str | None:
-    """The reason of a job that needs minutes to read what is unread, or reads none of it while more records arrive.
+    """Return the reason of a job that needs minutes to read what is unread, or reads none of it while more records
+    arrive.
 
     Empty: it needs less. None: it has unread records, and how fast it reads was not measured for long enough.
     """
@@ -154,7 +155,7 @@ def _seats(job: JobRow, facts: Facts) -> list[Seat]:
 
 
 def _late(job: JobRow, at: datetime) -> Late | None:
-    """The late rows of a job whose queries dropped some in the last minutes."""
+    """Return the late rows of a job whose queries dropped some in the last minutes."""
     queries = job.figures.queries.values()
     newest = max((query.late_at for query in queries if query.late_at is not None), default=None)
     if newest is None or at - newest > _LATE_FOR:
@@ -212,7 +213,7 @@ def _unguarded(job: JobRow, seats: list[Seat], facts: Facts) -> list[str]:
 
 
 def _wanted(job: JobRow) -> int | None:
-    """Number of standbys that the specification requests; None: it uses the warm pool."""
+    """Return the number of standbys that the specification requests; None: it uses the warm pool."""
     standby = job.spec.spec.standby
     return None if standby.mode == "pool" else standby.dedicated_replicas
 

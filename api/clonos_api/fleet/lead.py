@@ -27,7 +27,7 @@ _ENDS: Final = {
 
 
 def clause(line: Line) -> str:
-    """What a job without a stall does: ``publishes 120 records/s, lag 0`` or ``stopped after epoch 12``."""
+    """Return what a job without a stall does: ``publishes 120 records/s, lag 0`` or ``stopped after epoch 12``."""
     if line.state == JobState.RUNNING:
         return _output(line)
     if line.state in _CHANGES:

@@ -128,18 +128,18 @@ class Line:
     unmeasured: bool = False  # it has unread records, and how fast it reads them is not measured yet
 
     def shape(self) -> Line:
-        """The line with restarts, lag, published records, late rows, epochs and the time until a standby is READY
-        cleared, because these change constantly.
+        """Return the line with restarts, lag, published records, late rows, epochs and the time until a standby is
+        READY cleared, because these change constantly.
         """
         forecast = replace(self.forecast, ready_in_s=None) if self.forecast is not None else None
         return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast, epochs=(), late=None)
 
     def at(self, host: str) -> tuple[Seat, ...]:
-        """The job's driver and standbys on the host with this name."""
+        """Return the job's driver and standbys on the host with this name."""
         return tuple(seat for seat in self.seats if seat.host == host)
 
     def words(self) -> str:
-        """The text in which the overview's filter searches: name, owner, state and hosts, in lower case."""
+        """Return the text in which the overview's filter searches: name, owner, state and hosts, in lower case."""
         return " ".join((self.name, self.created_by, self.state, *(seat.host for seat in self.seats))).lower()
 
 
@@ -251,7 +251,7 @@ class Board:
     free_bytes: int | None = None  # of the disk with the database; None: not known
 
     def proofs(self) -> list[Proof]:
-        """The newest verifications of the jobs' outputs, oldest first."""
+        """Return the newest verifications of the jobs' outputs, oldest first."""
         return sorted((line.proof for line in self.lines if line.proof is not None), key=lambda proof: proof.at)
 
     def contradicted(self) -> list[str]:
@@ -259,7 +259,7 @@ class Board:
         return [line.name for line in self.lines if line.proof is not None and line.proof.contradicted]
 
     def counts(self) -> dict[Health, int]:
-        """Number of jobs by health."""
+        """Return the number of jobs by health."""
         counts: dict[Health, int] = dict.fromkeys(get_args(Health), 0)
         for line in self.lines:
             counts[line.health] += 1

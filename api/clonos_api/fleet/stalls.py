@@ -24,7 +24,7 @@ _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
 
 
 def stall_of(job: JobRow, facts: Facts) -> Stall | None:
-    """The stall of a job; None if it publishes, has no input, or is not to run."""
+    """Return the stall of a job; None if it publishes, has no input, or is not to run."""
     if job.desired_state != DesiredState.RUNNING or job.state not in _WORKS:
         return None
     figures = job.figures
@@ -57,7 +57,7 @@ def _without_first_epoch(job: JobRow, facts: Facts) -> Stall | None:
 
 
 def _without_epochs(job: JobRow, at: datetime) -> Stall | None:
-    """The stall of a query whose driver reports nothing wrong, although records are waiting."""
+    """Return the stall of a query whose driver reports nothing wrong, although records are waiting."""
     interval_s, queries = job.spec.spec.trigger.interval_ms / 1000, job.figures.queries
     stalled: dict[str, datetime] = {}
     for name, query in queries.items():
@@ -78,7 +78,7 @@ def _waiting_since(job: JobRow, query: QueryFigures) -> datetime | None:
 
 
 def _step(recovery: RecoveryRow, figures: JobFigures) -> str:
-    """What happens in a recovery now."""
+    """Return what happens in a recovery now."""
     body = recovery.body
     host, generation = body.to_host, body.generation
     if host is None:

@@ -43,7 +43,7 @@ class RecentRecoveries:
     _known: dict[str, Recovery] = field(default_factory=dict)
 
     async def read(self, session: AsyncSession, facts: Facts) -> list[Recovery]:
-        """The recoveries of all jobs that began since the start of the strip, or are in progress."""
+        """Return the recoveries of all jobs that began since the start of the strip, or are in progress."""
         begin = until(facts.at) - _DAY
         newest = [row for row in facts.recoveries.values() if row.started_at >= begin or row.ended_at is None]
         if any(row.id not in self._known for row in newest):
@@ -59,13 +59,13 @@ class RecentRecoveries:
 
 
 def until(at: datetime) -> datetime:
-    """The end of the half hour of a moment."""
+    """Return the end of the half hour of a moment."""
     midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + _SLOT * (1 + (at - midnight) // _SLOT)
 
 
 def strip_of(recoveries: Iterable[Recovery], names: Mapping[str, str], at: datetime) -> Strip:
-    """The strip of these recoveries at a moment; only of the jobs in `names`, which has their names by id."""
+    """Return the strip of these recoveries at a moment; only of the jobs in `names`, which has their names by id."""
     end = until(at)
     of_job: dict[str, list[Recovery]] = {}
     for recovery in recoveries:

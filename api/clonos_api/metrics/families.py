@@ -62,7 +62,9 @@ _CHECKPOINTS: Final = {"completed": "epochs", "failed": "epochs_failed", "replay
 
 
 def exposition(sample: MetricsSample, *, leads: bool, free_bytes: int | None = None) -> bytes:
-    """The text that Prometheus scrapes; `leads`: whether this replica leads; `free_bytes` of the database's disk."""
+    """Return the text that Prometheus scrapes; `leads`: whether this replica leads; `free_bytes` of the database's
+    disk.
+    """
     registry = CollectorRegistry()
     registry.register(_CompleteFamilies(metric_families(sample, leads=leads, free_bytes=free_bytes)))
     return generate_latest(registry)
@@ -158,7 +160,7 @@ def _job_gauges(jobs: Sequence[JobSample]) -> Iterator[Metric]:
 
 
 def _of_topics(jobs: Sequence[JobSample], figure: str) -> Rows:
-    """A figure of each source topic of each query."""
+    """Return a figure of each source topic of each query."""
     for job in jobs:
         for query, figures in job.queries.items():
             for topic, value in getattr(figures, figure).items():

@@ -34,7 +34,7 @@ from clonos_api.store.tables import GenerationRow, HostRow, JobRow, RunRow, Save
 async def apply(
     session: AsyncSession, case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations
 ) -> JobCase:
-    """Writes all decisions about one job in a transaction of the leader; returns `case` with the changed rows."""
+    """Write all decisions about one job in a transaction of the leader; return `case` with the changed rows."""
     made, moment, previous = d.Decided(decisions), await now(session), case.run
     placed, promoted = made.one(d.PlaceRun), made.one(d.PromoteStandby)
     reverted, ended = made.one(d.RevertVersion), made.one(d.EndMove)
@@ -94,7 +94,7 @@ async def _spec_of_placed(
 
 
 async def _lost_domain(session: AsyncSession, run: RunRow | None, made: d.Decided) -> str | None:
-    """The failure domain of the host that was just lost: the placement that follows in this round avoids it."""
+    """Return the failure domain of the host that was just lost: the placement that follows in this round avoids it."""
     if run is None or made.one(d.MarkLost) is None:
         return None
     host = await session.get(HostRow, run.host)
@@ -142,7 +142,9 @@ async def _update_job(
 
 
 async def _with_way_back(session: AsyncSession, job: JobRow, failure: Failure) -> Failure:
-    """The failure of a job with the command that continues: a start, or for code that failed the version before."""
+    """Return the failure of a job with the command that continues: a start, or for code that failed the version
+    before.
+    """
     run = await session.get(RunRow, job.run) if job.run is not None else None
     if failure.domain == "environment":
         return failure.model_copy(update={"hint": f"{failure.hint} Then: `clonos job start {job.name}`.".strip()})
@@ -217,7 +219,7 @@ async def _explain_claim(
     newest: GenerationRow,
     **details: str,
 ) -> None:
-    """Adds the cause, and `details`, to the recovery that the claim `newest` began; begins it if the claim did not."""
+    """Add the cause, and `details`, to the recovery that the claim `newest` began; begin it if the claim did not."""
     details = {"cause": decision.cause, **details}
     if await recoveries.explain(session, job.id, decision.failure, generation=newest.generation, **details):
         return

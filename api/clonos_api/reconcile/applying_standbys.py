@@ -40,7 +40,7 @@ class MoveUpdate:
 def update_move(
     case: JobCase, made: d.Decided, locations: CheckpointLocations, moment: datetime, platform: str
 ) -> MoveUpdate:
-    """Computes the changes that the decisions make to the job's planned move; writes nothing."""
+    """Compute the changes that the decisions make to the job's planned move; write nothing."""
     move = case.job.moving
     update = MoveUpdate(move, move, successor=case.successor)
     if made.one(d.EndMove) is not None:
@@ -81,7 +81,7 @@ async def write(
     locations: CheckpointLocations,
     platform: str,
 ) -> list[tuple[StandbyRow, RunRow]]:
-    """Writes the decisions about standbys and the planned move; returns the added standbys with their runs.
+    """Write the decisions about standbys and the planned move; return the added standbys with their runs.
 
     The row `job` already has `move.columns`.
     """
@@ -107,7 +107,7 @@ async def write(
 
 
 async def promote(session: AsyncSession, case: JobCase, job: JobRow, standby_id: str, **changes: Any) -> RunRow:
-    """Makes a standby of `case` the job's driver, and returns its changed run.
+    """Make a standby of `case` the job's driver, and return its changed run.
 
     The run continues the counts of attempts and failures of the previous driver's run; `changes` are other fields of
     its specification to change.
@@ -128,7 +128,7 @@ async def promote(session: AsyncSession, case: JobCase, job: JobRow, standby_id:
 
 
 async def open_host(session: AsyncSession, host_id: str) -> HostRow:
-    """Returns the host with this id; `ConcurrentUpdate` if the host does not accept drivers any more."""
+    """Return the host with this id; `ConcurrentUpdate` if the host does not accept drivers any more."""
     host = await session.get(HostRow, host_id, populate_existing=True)
     if host is None or host.state != HostState.READY:
         raise ConcurrentUpdate(f"Host {host_id} accepts no driver.")
@@ -147,7 +147,7 @@ async def _drop(session: AsyncSession, standby: StandbyRow, run: RunRow) -> None
 
 
 async def _dismiss(session: AsyncSession, job: JobRow, move: Moving, successor: RunRow | None) -> None:
-    """Ends a standby that received the hand-over and did not take over; one that only waits stays."""
+    """End a standby that received the hand-over and did not take over; one that only waits stays."""
     if successor is None or successor.id == job.run or move.handed_at is None or successor.spec.standby:
         return
     if successor.ended_at is None:

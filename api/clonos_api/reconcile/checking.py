@@ -15,14 +15,14 @@ from clonos_api.store.tables import ClusterRow, HostRow, OperationRow
 
 
 def host_for(cluster: ClusterRow, hosts: Iterable[HostRow]) -> str | None:
-    """Returns the id of a host that reaches the cluster, and can execute its check; None: there is none."""
+    """Return the id of a host that reaches the cluster, and can execute its check; None: there is none."""
     listed = clusters.description(cluster).spec.hosts
     reaching = [host for host in hosts if host.state == HostState.READY and (not listed or host.name in listed)]
     return min(reaching, key=lambda host: host.name).id if reaching else None
 
 
 async def begin(session: AsyncSession, cluster: ClusterRow, host: str, operation: OperationRow) -> None:
-    """Creates the host task of a check on `host` (id)."""
+    """Create the host task of a check on `host` (id)."""
     cluster = await clusters.begin_check(session, cluster)
     arguments = {
         "cluster": cluster.id,
@@ -35,7 +35,7 @@ async def begin(session: AsyncSession, cluster: ClusterRow, host: str, operation
 
 
 def no_host(cluster: ClusterRow) -> Failure:
-    """Returns the reason why no check of a cluster can begin."""
+    """Return the reason why no check of a cluster can begin."""
     listed = clusters.description(cluster).spec.hosts
     which = f"None of its hosts ({', '.join(sorted(listed))})" if listed else "No host"
     return new_failure(

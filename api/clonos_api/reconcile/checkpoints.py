@@ -21,11 +21,11 @@ class CheckpointLocations:
 
     @classmethod
     def of(cls, settings: ApiSettings) -> CheckpointLocations:
-        """Returns the directories of checkpoints and savepoints that the control plane's settings define."""
+        """Return the directories of checkpoints and savepoints that the control plane's settings define."""
         return cls(settings.home, settings.shared_checkpoints, settings.savepoint_location)
 
     def of_job(self, name: str, specified: str | None = None) -> str:
-        """Returns the checkpoint directory of a job; `specified` is the one in its specification."""
+        """Return the checkpoint directory of a job; `specified` is the one in its specification."""
         if specified:
             return specified
         base = self.shared or str(self.home.absolute())

@@ -23,7 +23,7 @@ PROVE_S: Final = 60.0  # the queries of a new version return, or it runs without
 
 
 def due(job: JobFacts, run: RunFacts, allowed_s: float) -> datetime:
-    """Returns the deadline of a job that starts or recovers: `allowed_s` seconds after the newest attempt began.
+    """Return the deadline of a job that starts or recovers: `allowed_s` seconds after the newest attempt began.
 
     It is at most `MAX_ATTEMPTS` times `allowed_s` after the beginning of the run or of the job's state, the later one.
     """

@@ -29,7 +29,7 @@ BY_STATE: Final[Mapping[JobState, Decide]] = {
 
 
 def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
-    """Returns the decisions to write now, in one transaction; none if the job waits or is settled.
+    """Return the decisions to write now, in one transaction; none if the job waits or is settled.
 
     `run` is the newest run since the job's last start, `now` the database's time.
     """

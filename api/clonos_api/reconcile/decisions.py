@@ -241,7 +241,7 @@ class Decided:
             self._by_kind.setdefault(type(decision), []).append(decision)
 
     def one(self, kind: type[D]) -> D | None:
-        """The decision of this kind; None: there is none."""
+        """Return the decision of this kind; None: there is none."""
         return next(iter(self.every(kind)), None)
 
     def every(self, kind: type[D]) -> list[D]:

@@ -26,7 +26,7 @@ RECOVERING.
 
 
 def page() -> str:
-    """Returns docs/job-states.md as Markdown."""
+    """Return docs/job-states.md as Markdown."""
     lines = [_HEAD + "```mermaid", "stateDiagram-v2", "    [*] --> CREATED"]
     lines += [f"    {rule.source} --> {rule.target}: {rule.when}" for rule in RULES]
     final = [state for state in JobState if all(rule.source is not state for rule in RULES)]

@@ -37,7 +37,7 @@ class Pending:
 
 
 async def read(session: AsyncSession) -> list[Pending]:
-    """Loads all operations in progress."""
+    """Load all operations in progress."""
     rows = await operations.in_progress(session)
     if not rows:
         return []
@@ -182,7 +182,7 @@ def _verdict(pending: Pending) -> Completed | Failed | None:
 
 
 def _task_for(pending: Pending, hosts: list[HostRow], locations: CheckpointLocations) -> str | None:
-    """Returns the host that needs the operation's task; None: no task is needed, or the host has it."""
+    """Return the host that needs the operation's task; None: no task is needed, or the host has it."""
     if pending.task_host is not None and any(
         h.id == pending.task_host and h.state in ("READY", "DRAINING") for h in hosts
     ):
@@ -198,7 +198,7 @@ def _task_for(pending: Pending, hosts: list[HostRow], locations: CheckpointLocat
 
 
 def _reason_to_wait(pending: Pending, hosts: list[HostRow], locations: CheckpointLocations) -> Failure | None:
-    """Returns why the check of a cluster waits for a host, unless the cluster's row has that reason already."""
+    """Return why the check of a cluster waits for a host, unless the cluster's row has that reason already."""
     cluster = pending.cluster
     if cluster is None or pending.task_host is not None or _task_for(pending, hosts, locations) is not None:
         return None

@@ -37,7 +37,7 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
 
 @contextlib.asynccontextmanager
 async def isolated_part(session: AsyncSession, kind: str, name: str) -> AsyncIterator[None]:
-    """A part of a transaction that is rolled back, and logged, if it fails; the rest continues."""
+    """Provide a part of a transaction that is rolled back, and logged, if it fails; the rest continues."""
     with Isolated(kind, name):
         async with session.begin_nested():
             yield

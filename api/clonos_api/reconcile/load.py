@@ -67,7 +67,7 @@ class JobCase:
     clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
     def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
-        """Returns the facts about the job and its run, as `decide.decide` needs them."""
+        """Return the facts about the job and its run, as `decide.decide` needs them."""
         row = self.job
         start = row.start_from
         local = self.is_local(locations)
@@ -114,7 +114,7 @@ class JobCase:
         return pool_eligible(self._driver_spec().spec, first_start=self.run is None, failures=failures)
 
     def cluster(self, *, newest: bool = False) -> ClusterFacts | None:
-        """Returns the facts about the Spark cluster of the next driver, or of the newest version; None: it has none."""
+        """Return the facts about the Spark cluster of the next driver, or of the newest version; None: it has none."""
         name = (self.job.spec if newest else self._driver_spec()).spec.cluster
         row = self.clusters.get(name)
         if row is None:
@@ -122,32 +122,32 @@ class JobCase:
         return ClusterFacts(name=name, hosts=frozenset(clusters.description(row).spec.hosts))
 
     def is_local(self, locations: CheckpointLocations) -> bool:
-        """Returns whether only one host can access the checkpoint of the job's run, or of its next start."""
+        """Return whether only one host can access the checkpoint of the job's run, or of its next start."""
         cluster = self.clusters.get(self._driver_spec().spec.cluster)
         shared = clusters.description(cluster).spec.shared_locations if cluster is not None else ()
         return locations.is_local(self.checkpoint_of_run(locations), shared)
 
     def _driver_spec(self) -> JobSpec:
-        """Returns the specification of the next driver: a recovery keeps the version."""
+        """Return the specification of the next driver: a recovery keeps the version."""
         return self.run.spec.spec if self.run is not None else self.job.spec
 
     def named_host(self) -> str | None:
-        """Returns the host that the label names, in the version of the run or of the next start; None: none."""
+        """Return the host that the label names, in the version of the run or of the next start; None: none."""
         return self._driver_spec().metadata.labels.get(HOST_LABEL)
 
     def checkpoint(self, locations: CheckpointLocations) -> str:
-        """Returns the location of the job's checkpoint."""
+        """Return the location of the job's checkpoint."""
         return locations.of_job(self.job.name, self.job.spec.spec.checkpoint)
 
     def checkpoint_of_run(self, locations: CheckpointLocations) -> str:
-        """Returns the location of the checkpoint in which the job's run works, or worked last.
+        """Return the location of the checkpoint in which the job's run works, or worked last.
 
         The newest specification may name another one, in which the next run starts.
         """
         return locations.of_job(self.job.name, self._driver_spec().spec.checkpoint)
 
     def restore(self, locations: CheckpointLocations) -> str | None:
-        """Returns the checkpoint or savepoint that the job's next start restores; None: the job continues with its
+        """Return the checkpoint or savepoint that the job's next start restores; None: the job continues with its
         own checkpoint.
         """
         if not self.job.start_from:
@@ -168,7 +168,7 @@ class JobCase:
 
 
 def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0, awaited: frozenset[str] = frozenset()) -> RunFacts:
-    """Converts the row of a run to `RunFacts`; the other arguments are those facts, which the row does not have."""
+    """Convert the row of a run to `RunFacts`; the other arguments are those facts, which the row does not have."""
     spec = row.spec
     return RunFacts(
         id=row.id,
@@ -196,7 +196,7 @@ def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0, awaited: frozenset
 
 
 def standby_facts(row: StandbyRow, run: RunRow) -> StandbyFacts:
-    """Converts the row of a standby and of its run to `StandbyFacts`."""
+    """Convert the row of a standby and of its run to `StandbyFacts`."""
     ended = run.ended_at is not None or run.spec.desired != "RUNNING"
     return StandbyFacts(
         run=run.id,
@@ -209,7 +209,7 @@ def standby_facts(row: StandbyRow, run: RunRow) -> StandbyFacts:
 
 
 def host_facts(row: HostRow, used: int, *, unresponsive: bool = False) -> HostFacts:
-    """Converts the row of a host to `HostFacts`; `used` and `unresponsive` are facts that the row does not have."""
+    """Convert the row of a host to `HostFacts`; `used` and `unresponsive` are facts that the row does not have."""
     return HostFacts(
         id=row.id,
         name=row.name,
@@ -237,7 +237,7 @@ class Snapshot:
 
 
 async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snapshot:
-    """Loads the jobs that may need a decision, and all hosts, for one round of the reconciler.
+    """Load the jobs that may need a decision, and all hosts, for one round of the reconciler.
 
     `heartbeats_valid`: whether missing heartbeats mean an unresponsive host, because this replica has run for long
     enough.
@@ -273,7 +273,7 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
 
 
 def _unresponsive(hosts: list[HostRow], remaining_s: dict[str, float], moment: datetime) -> set[str]:
-    """Returns hosts with missing heartbeats. If all hosts miss some, the fault is probably on this side."""
+    """Return hosts with missing heartbeats. If all hosts miss some, the fault is probably on this side."""
     unresponsive = {host for host, seconds in remaining_s.items() if seconds <= 0}
     if len(unresponsive) < len(remaining_s):
         return unresponsive
@@ -285,7 +285,7 @@ def _unresponsive_in_s(row: HostRow, moment: datetime) -> float:
 
 
 def _may_need_decision() -> ColumnElement[bool]:
-    """Selects, in SQL, the jobs that are not `transitions.settled` or not well; it may select a settled job as well."""
+    """Select, in SQL, the jobs that are not `transitions.settled` or not well; it may select a settled job as well."""
     job, run = JobRow, RunRow
     driver_not_well = or_(
         run.id.is_(None),
@@ -317,7 +317,9 @@ _CASES: Final = (
 
 
 def _readable(cases: Iterable[JobCase]) -> list[JobCase]:
-    """The cases whose rows can be read; a job with another row waits until it is repaired, and the others do not."""
+    """Return the cases whose rows can be read; a job with another row waits until it is repaired, and the others do
+    not.
+    """
     readable = []
     for case in cases:
         with Isolated("job", case.job.id):
@@ -331,7 +333,7 @@ def _readable(cases: Iterable[JobCase]) -> list[JobCase]:
 
 
 async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[str, str]) -> None:
-    """Adds the claims and the older runs of jobs that need a driver."""
+    """Add the claims and the older runs of jobs that need a driver."""
     active = {case.job.id: case for case in cases if case.job.state in (_S.STARTING, _S.RECOVERING, _S.RUNNING)}
     for ids in _chunks(active):
         newest = select(GenerationRow.job, func.max(GenerationRow.generation)).where(GenerationRow.job.in_(ids))
@@ -361,7 +363,7 @@ async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[
 
 
 async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
-    """Adds the savepoints that stops wait for, and those that starts are from."""
+    """Add the savepoints that stops wait for, and those that starts are from."""
     stopping = {
         case.job.id: case
         for case in cases
@@ -383,7 +385,7 @@ async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
 
 
 async def _load_moves(session: AsyncSession, cases: list[JobCase]) -> None:
-    """Adds the runs that planned moves wait for, and whether the job can go back to the version before."""
+    """Add the runs that planned moves wait for, and whether the job can go back to the version before."""
     moving = [(case, move) for case in cases if (move := case.job.moving) is not None]
     for case, move in moving:
         case.previous_stored = move.previous in await _stored(session, case.job.id, {move.previous})
@@ -407,14 +409,14 @@ async def _load_moves(session: AsyncSession, cases: list[JobCase]) -> None:
 
 
 async def _load_next(session: AsyncSession, case: JobCase) -> None:
-    """Adds whether the version is stored that the job continues with after its run."""
+    """Add whether the version is stored that the job continues with after its run."""
     following = case.run.spec.next if case.run is not None else None
     if following is not None:
         case.next_stored = following.version in await _stored(session, case.job.id, {following.version})
 
 
 async def _load_planners(session: AsyncSession, case: JobCase) -> None:
-    """Adds the versions that planned the epochs in doubt which a driver has refused, from the code that each run of the
+    """Add the versions that planned the epochs in doubt which a driver has refused, from the code that each run of the
     job reported.
     """
     codes = case.run.failure.codes if case.run is not None and case.run.failure is not None else []
@@ -431,14 +433,14 @@ async def _load_planners(session: AsyncSession, case: JobCase) -> None:
 
 
 async def _stored(session: AsyncSession, job: str, versions: set[int]) -> set[int]:
-    """The given versions of a job, without removed ones."""
+    """Return the given versions of a job, without removed ones."""
     query = select(JobVersionRow.version).where(JobVersionRow.job == job, JobVersionRow.version.in_(versions))
     return set(await session.scalars(query)) if versions else set()
 
 
 def _awaited(job: JobRow, run: RunRow) -> frozenset[str]:
-    """The queries of a run that have not returned since its newest claim. A query that never published is not among
-    them: it may have no input, and its driver does not know its offsets.
+    """Return the queries of a run that have not returned since its newest claim. A query that never published is not
+    among them: it may have no input, and its driver does not know its offsets.
     """
     not_returned = set(run.ingest_state.queries) - set(run.ingest_state.returned)
     queries = job.figures.queries

@@ -66,7 +66,7 @@ Applied = tuple[JobFacts, list[d.Decision]]
 
 
 async def run(database: Database, settings: ApiSettings) -> None:
-    """Runs the reconciler while this replica is the leader, until cancelled; then releases the leader's lease."""
+    """Run the reconciler while this replica is the leader, until cancelled; then release the leader's lease."""
     holder = f"{settings.replica}:{os.getpid()}:{secrets.token_hex(4)}"
     leader = lease.Leader(database, holder[:64])
     _log.info("waiting-for-lease", holder=holder)
@@ -114,7 +114,7 @@ class Term:
         return self._leader.fencing_token == self.fencing_token
 
     async def lead(self) -> None:
-        """Runs rounds of the reconciler until the lease is lost."""
+        """Run rounds of the reconciler until the lease is lost."""
         while self.leads:
             seq, began = self._notifier.seq, time.monotonic()
             again = False
@@ -135,7 +135,7 @@ class Term:
                 await self._notifier.wait_event(seq, self._next_s)
 
     async def round(self) -> bool:
-        """Runs one round: load, decide, apply. Returns whether the next round has to follow immediately.
+        """Run one round: load, decide, apply. Returns whether the next round has to follow immediately.
 
         A round that has placed or promoted a driver ends there: readers wait until the agent has fetched that work, and
         this process answers the agent. The next round continues with standbys and operations.
@@ -240,7 +240,7 @@ class Term:
         *,
         only: tuple[type[d.Decision], ...] | None = None,
     ) -> list[Applied]:
-        """Applies the decisions about a job and those that follow: its host is lost, it recovers, it is placed."""
+        """Apply the decisions about a job and those that follow: its host is lost, it recovers, it is placed."""
         applied: list[Applied] = []
         for _ in range(_MAX_STEPS):
             job, run = case.facts(self._locations)
@@ -253,7 +253,7 @@ class Term:
         return applied
 
     def _record(self, applied: list[Applied]) -> None:
-        """Logs committed decisions, and records whether a job has a new driver."""
+        """Log committed decisions, and record whether a job has a new driver."""
         for job, decisions in applied:
             for decision in decisions:
                 if isinstance(decision, d.Transition):
@@ -262,7 +262,7 @@ class Term:
                     self._has_new_driver = True
 
     async def _reconcile_standbys(self, snapshot: Snapshot) -> bool:
-        """Adds, moves and drops standbys, after all drivers are placed; returns whether a job changed concurrently."""
+        """Add, move and drop standbys, after all drivers are placed; return whether a job changed concurrently."""
         async with self.database.reading(origin=Origin.LEADER) as session:
             demands = await load_standby_demands(session, snapshot, self._locations)
         again = False
@@ -282,7 +282,7 @@ class Term:
         return again
 
     async def _lose_hosts(self, snapshot: Snapshot) -> bool:
-        """Marks hosts with an expired lease as lost; after an outage of the service, hosts can reconnect first."""
+        """Mark hosts with an expired lease as lost; after an outage of the service, hosts can reconnect first."""
         alive = [host for host in snapshot.hosts if host.state in ("READY", "DRAINING")]
         latest = snapshot.now + timedelta(seconds=hosts.longest_lease_s(self._host_lease_s) + lease.AHEAD_S)
         if any(host.lease_until > latest for host in alive):
@@ -297,14 +297,14 @@ class Term:
         return bool(lost)
 
     async def tidy(self) -> None:
-        """Ends rows that would otherwise wait forever (`clonos_api.reconcile.tidying`)."""
+        """End rows that would otherwise wait forever (`clonos_api.reconcile.tidying`)."""
         async with self._transaction() as session:
             ended = await tidy(session)
         if ended:
             _log.info("tidied", ended=ended)
 
     async def prune(self) -> None:
-        """Deletes old rows of the history (`clonos_api.store.retention`)."""
+        """Delete old rows of the history (`clonos_api.store.retention`)."""
         await prune(self.database, check=lambda session: lease.check(session, self._leader.holder, self.fencing_token))
         await self._log_expiring_tokens()
 
@@ -320,7 +320,7 @@ class Term:
 
     @contextlib.asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that fails if the lease is lost."""
+        """Provide a transaction that fails if the lease is lost."""
         async with self.database.transaction(origin=Origin.LEADER) as session:
             await lease.check(session, self._leader.holder, self.fencing_token)
             yield session
@@ -347,7 +347,7 @@ class Term:
 
 
 def _take_slots(fleet: Fleet, job: JobFacts, decisions: Sequence[d.Decision]) -> None:
-    """Updates the free and the reserved slots for the decisions about the next jobs."""
+    """Update the free and the reserved slots for the decisions about the next jobs."""
     for decision in decisions:
         if isinstance(decision, d.PlaceRun):
             fleet.take(decision.host, pool_driver=job.prefers_pool)

@@ -74,5 +74,5 @@ def _stopped(progress: Progress) -> Completed | Failed | None:
 
 
 def overtaken(by: str) -> Failed:
-    """Returns the failure of an operation whose request a newer one replaced; `by` describes the newer request."""
+    """Return the failure of an operation whose request a newer one replaced; `by` describes the newer request."""
     return Failed(new_failure(Overtaken, f"A newer request replaced this one: {by}."))

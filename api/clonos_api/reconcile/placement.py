@@ -76,11 +76,11 @@ class Fleet:
         return sum(host.slots - host.used for host in self.open.values())
 
     def open_for(self, cluster: ClusterFacts | None) -> list[HostFacts]:
-        """Returns the hosts that accept another driver, and reach the cluster; None: any host."""
+        """Return the hosts that accept another driver, and reach the cluster; None: any host."""
         return [host for host in self.open.values() if cluster is None or cluster.reached_from(host.name)]
 
     def named(self, name: str) -> HostFacts | None:
-        """Returns the host with this name; None if there is none."""
+        """Return the host with this name; None if there is none."""
         return self.hosts.get(self._names.get(name, ""))
 
     def alive(self, host_id: str) -> bool:
@@ -94,7 +94,7 @@ class Fleet:
         return host is not None and host.unresponsive
 
     def load(self, domain: str) -> Fraction:
-        """Returns the used share of a failure domain's slots."""
+        """Return the used share of a failure domain's slots."""
         used, slots = self._load[domain]
         return Fraction(used, max(slots, 1))
 
@@ -105,7 +105,7 @@ class Fleet:
         return memory_shortage(host.capacity, self._costliest, standby=standby)
 
     def take(self, host_id: str, *, pool_driver: bool = False, standby: bool = False) -> None:
-        """Takes a slot and memory of a host for a new run; with `pool_driver` a pool driver, if it has one."""
+        """Take a slot and memory of a host for a new run; with `pool_driver` a pool driver, if it has one."""
         before = self.hosts[host_id]
         capacity = before.capacity
         pool_driver = pool_driver and before.pool_available > 0
@@ -126,7 +126,7 @@ class Fleet:
 
 
 def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
-    """Selects the host of a job's next run, or returns why there is none."""
+    """Select the host of a job's next run, or return why there is none."""
     cluster = job.cluster
     if cluster is not None and not cluster.exists:
         return NoPlacement(
@@ -166,7 +166,7 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
         return NoPlacement(_full(fleet, cluster), hint)
 
     def short(host: HostFacts) -> str:
-        """A pool driver has its memory already."""
+        """Return a pool driver has its memory already."""
         return "" if job.prefers_pool and host.pool_available else fleet.memory_shortage(host)
 
     best = min(

@@ -27,7 +27,7 @@ def driver_spec(
     *,
     platform: str = "",
 ) -> RunSpec:
-    """Builds the specification of a new run that drives the job.
+    """Build the specification of a new run that drives the job.
 
     Args:
         job: The job.
@@ -88,14 +88,14 @@ def _accepts_new_code(job: JobRow) -> bool:
 
 
 def _of_epochs(job: JobRow) -> list[ResolveRequest]:
-    """The decisions about single epochs of the next start. The other ones accept the new code for all epochs."""
+    """Return the decisions about single epochs of the next start. The other ones accept the new code for all epochs."""
     return [decision for decision in job.resolutions or [] if decision.epoch is not None]
 
 
 def standby_spec(
     job: JobRow, driver: RunRow | None, locations: CheckpointLocations, clusters: Clusters, platform: str = ""
 ) -> RunSpec:
-    """Builds the specification of a new standby of the job, with the version of the run `driver`; None: the newest
+    """Build the specification of a new standby of the job, with the version of the run `driver`; None: the newest
     version.
     """
     spec = driver_spec(job, driver, locations, clusters, None, platform=platform)

@@ -30,7 +30,7 @@ async def begin_save(
 async def copy(
     session: AsyncSession, savepoint: SavepointRow, host: str, checkpoint: str, operation: str | None = None
 ) -> SavepointRow:
-    """Creates the host task that copies `checkpoint` into the directory of a savepoint."""
+    """Create the host task that copies `checkpoint` into the directory of a savepoint."""
     arguments: dict[str, Any] = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
     arguments |= await _owners(session, savepoint)
     arguments |= await _storage(session, savepoint, checkpoint)
@@ -54,7 +54,7 @@ async def _owners(session: AsyncSession, savepoint: SavepointRow) -> dict[str, A
 
 
 async def _storage(session: AsyncSession, savepoint: SavepointRow, *locations: str) -> dict[str, Any]:
-    """Returns what the host needs to reach HDFS or S3: the job's specification, its owner and its Spark cluster.
+    """Return what the host needs to reach HDFS or S3: the job's specification, its owner and its Spark cluster.
 
     Secrets are references, as in run specifications. Empty if all locations are folders of hosts.
     """
@@ -83,7 +83,7 @@ async def give_up(
 def host_for(
     job: JobRow, run_host: str | None, hosts: Iterable[HostRow], location: str, locations: CheckpointLocations
 ) -> str | None:
-    """Returns the id of a host for a task on the job's checkpoint or savepoint at `location`; None: there is none.
+    """Return the id of a host for a task on the job's checkpoint or savepoint at `location`; None: there is none.
 
     The host of the job's run (`run_host`) and the one that has the checkpoint come first.
     """

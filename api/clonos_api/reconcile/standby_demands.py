@@ -32,7 +32,7 @@ _FIRST_EPOCHS: Final = timedelta(seconds=20)
 async def load_standby_demands(
     session: AsyncSession, snapshot: Snapshot, locations: CheckpointLocations
 ) -> list[tuple[StandbyDemand, JobCase]]:
-    """Loads the jobs that need standbys or have some, each with its `StandbyDemand`."""
+    """Load the jobs that need standbys or have some, each with its `StandbyDemand`."""
     requested = JobRow.spec["spec"]["standby"]["replicas"].as_integer() > 0
     query = (
         select(JobRow, RunRow)
@@ -86,7 +86,7 @@ async def _failures(session: AsyncSession, now: datetime) -> dict[str, list[Stan
 
 
 def not_replaced_yet(failures: Sequence[StandbyFailure], now: datetime) -> int:
-    """The number of failed standbys of a job that are not replaced yet.
+    """Return the number of failed standbys of a job that are not replaced yet.
 
     Args:
         failures: Its newest failures.
@@ -107,7 +107,7 @@ def not_replaced_yet(failures: Sequence[StandbyFailure], now: datetime) -> int:
 def standby_demand(
     case: JobCase, locations: CheckpointLocations, *, failed_recently: int = 0, recovery_open: bool = False
 ) -> StandbyDemand:
-    """Computes the facts that decide a job's standbys.
+    """Compute the facts that decide a job's standbys.
 
     Args:
         case: The job, and the run of its driver.

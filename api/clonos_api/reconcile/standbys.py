@@ -24,7 +24,7 @@ TAKEOVER_WAIT_S: Final = 3.0
 
 
 def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[Decision]:
-    """Returns the decisions about a job's standbys; none if they are well placed, or no better host is open.
+    """Return the decisions about a job's standbys; none if they are well placed, or no better host is open.
 
     The slots of added standbys are taken in `fleet`.
     """
@@ -53,7 +53,7 @@ def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -
 def _takeover_wait(
     job: StandbyDemand, standbys: Sequence[StandbyFacts], drops: Sequence[DropStandby]
 ) -> list[SetTakeoverWait]:
-    """The driver's agent waits for a standby only if one is ready, has the driver's version and is not dropped.
+    """Return the driver's agent waits for a standby only if one is ready, has the driver's version and is not dropped.
 
     `standbys` are those on hosts that send heartbeats.
     """
@@ -87,7 +87,7 @@ def _drop_reason(job: StandbyDemand, standby: StandbyFacts, hosts: Mapping[str, 
 
 
 def _surplus(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[StandbyFacts]:
-    """Returns the worst placed standbys beyond `replicas`; the last ready one stays until its replacement is ready."""
+    """Return the worst placed standbys beyond `replicas`; the last ready one stays until its replacement is ready."""
     staying = list(standbys)
     surplus: list[StandbyFacts] = []
     while len(staying) > job.replicas:
@@ -101,7 +101,7 @@ def _surplus(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet)
 
 
 def _better(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[AddStandby]:
-    """Adds a replacement for a badly placed standby, one at a time."""
+    """Add a replacement for a badly placed standby, one at a time."""
     for standby in [] if job.failed_recently or not _has_room(fleet) else standbys:
         others = _others(standbys, standby)
         best = _best(job, others, fleet)
@@ -115,7 +115,7 @@ def _better(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) 
 
 
 def _missing(job: StandbyDemand, hosts: list[str], fleet: Fleet) -> list[AddStandby]:
-    """Adds the standbys that are missing, as far as there are slots."""
+    """Add the standbys that are missing, as far as there are slots."""
     adds: list[AddStandby] = []
     while len(hosts) + job.failed_recently < job.replicas and _has_room(fleet):
         best = _best(job, hosts, fleet)
@@ -158,7 +158,7 @@ def _best(job: StandbyDemand, hosts: Sequence[str], fleet: Fleet) -> HostFacts |
 
 
 def _penalty(job: StandbyDemand, host: HostFacts, hosts: Sequence[str], fleet: Fleet) -> tuple[bool, int, bool, int]:
-    """Returns what a host shares with the driver, and with the standbys on `hosts`: the host, then the domain."""
+    """Return what a host shares with the driver, and with the standbys on `hosts`: the host, then the domain."""
     domains = [fleet.hosts[other].domain for other in hosts if other in fleet.hosts]
     driver = fleet.hosts.get(job.host or "")
     return (

@@ -29,7 +29,7 @@ EVERY_S: Final = 5.0
 
 
 async def tidy(session: AsyncSession) -> int:
-    """Ends savepoints, host tasks, runs and recoveries that would otherwise wait forever; returns their number."""
+    """End savepoints, host tasks, runs and recoveries that would otherwise wait forever; return their number."""
     ended = await _recoveries(session)  # first: it locks jobs, and then the others lock runs
     needed: dict[str, str | None] = {}
     for row in await operations.in_progress(session):

@@ -21,7 +21,7 @@ Guard = Callable[[Intent], bool]
 
 
 def always(intent: Intent) -> bool:
-    """Always: the transition records an observed fact.
+    """Return True: the transition records an observed fact.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -29,7 +29,7 @@ def always(intent: Intent) -> bool:
 
 
 def run_desired(intent: Intent) -> bool:
-    """The desired state is RUNNING.
+    """Return the desired state is RUNNING.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -37,7 +37,7 @@ def run_desired(intent: Intent) -> bool:
 
 
 def restart_desired(intent: Intent) -> bool:
-    """The desired state is RUNNING, requested after the job had ended.
+    """Return the desired state is RUNNING, requested after the job had ended.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -45,7 +45,7 @@ def restart_desired(intent: Intent) -> bool:
 
 
 def not_canceled(intent: Intent) -> bool:
-    """The desired state is not CANCELED.
+    """Return the desired state is not CANCELED.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -53,7 +53,7 @@ def not_canceled(intent: Intent) -> bool:
 
 
 def stop_desired(intent: Intent) -> bool:
-    """The desired state is STOPPED.
+    """Return the desired state is STOPPED.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -61,7 +61,7 @@ def stop_desired(intent: Intent) -> bool:
 
 
 def cancel_desired(intent: Intent) -> bool:
-    """The desired state is CANCELED.
+    """Return the desired state is CANCELED.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -135,7 +135,7 @@ def allowed(source: JobState, target: JobState, intent: Intent) -> bool:
 
 
 def new_start(restart_nonce: int) -> dict[str, Any]:
-    """The effect of `Rule.new_start`: columns of the job's row; `restart_nonce` is that of the row."""
+    """Return the effect of `Rule.new_start`: columns of the job's row; `restart_nonce` is that of the row."""
     return {"run": None, "stop": None, "observed_nonce": restart_nonce}
 
 

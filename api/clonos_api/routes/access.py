@@ -36,13 +36,15 @@ IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of the 
 
 
 async def job_of_path(job: JobPath, database: DatabaseDep) -> JobRow:
-    """The job whose id or name is in the path."""
+    """Return the job whose id or name is in the path."""
     async with database.reading() as session:
         return await jobs.get(session, job)
 
 
 async def known_job(job: JobPath, database: DatabaseDep) -> JobRow:
-    """The job whose id or name is in the path. An id also finds a deleted job, whose history remains for a while."""
+    """Return the job whose id or name is in the path. An id also finds a deleted job, whose history remains for a
+    while.
+    """
     async with database.reading() as session:
         return await jobs.get(session, job, deleted=True)
 

@@ -26,7 +26,7 @@ Sha = Annotated[str, Path(pattern=SHA, description="SHA-256 of its bytes.")]
 
 
 async def artifact_of_path(sha: Sha, database: DatabaseDep) -> ArtifactRow:
-    """The artifact whose SHA-256 is in the path."""
+    """Return the artifact whose SHA-256 is in the path."""
     async with database.reading() as session:
         return await artifacts.get(session, sha)
 

@@ -82,20 +82,20 @@ ETAG: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The ``responses`` argument of a route that responds with problems of these HTTP statuses."""
+    """Return the ``responses`` argument of a route that responds with problems of these HTTP statuses."""
     # `describe` completes them: FastAPI does not support references to responses.
     return {status: {"description": _TITLES[status]} for status in statuses}
 
 
 def document_body(*schemas: type, required: bool = True) -> dict[str, Any]:
-    """The ``openapi_extra`` argument of a route that accepts one of `schemas` as JSON or YAML."""
+    """Return the ``openapi_extra`` argument of a route that accepts one of `schemas` as JSON or YAML."""
     refs = [{"$ref": f"{_REF}{schema.__name__}"} for schema in schemas]
     schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
     return {"requestBody": {"required": required, "content": {kind: {"schema": schema} for kind in (JSON, YAML)}}}
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The complete OpenAPI document of the application."""
+    """Return the complete OpenAPI document of the application."""
     if app.openapi_schema:
         return app.openapi_schema
     document = get_openapi(
@@ -161,7 +161,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter, which is left out instead of null."""
+    """Return the schema of a parameter, which is left out instead of null."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     if len(choices) != 1:
         return schema

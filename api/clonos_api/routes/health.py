@@ -78,7 +78,7 @@ async def get_health(caller: Viewer, replica: ReplicaDep) -> Health:
 
 
 async def _database(replica: Replica) -> tuple[str, bool, bool]:
-    """The failure of the database, if any; whether this replica leads; and whether none does.
+    """Return the failure of the database, if any; whether this replica leads; and whether none does.
 
     All requests of one moment share a check, and none waits until a check that timed out has ended: the rollback on a
     server that is stopped takes longer.

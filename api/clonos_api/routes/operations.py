@@ -21,7 +21,7 @@ router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/operations", tags=["
 
 
 async def accepted(session: AsyncSession, row: OperationRow, once: Once | None = None) -> Response:
-    """The 202 response for an operation, stored with the request's idempotency key `once`, if it has one."""
+    """Return the 202 response for an operation, stored with the request's idempotency key `once`, if it has one."""
     resource = views.resource(Operation, row)
     headers = {"Location": f"{API}/operations/{row.id}"}
     return await (once or Once(None)).answer(session, 202, resource, headers=headers)

@@ -43,7 +43,7 @@ class OwnedSavepoint:
 
 
 async def savepoint_of_path(savepoint: IdPath, database: DatabaseDep) -> OwnedSavepoint:
-    """The savepoint whose id is in the path. It belongs to the owner of its job, which may be deleted."""
+    """Return the savepoint whose id is in the path. It belongs to the owner of its job, which may be deleted."""
     async with database.reading() as session:
         row = await savepoints.get(session, savepoint)
         return OwnedSavepoint(row.id, (await jobs.get(session, row.job, deleted=True)).created_by)
@@ -154,7 +154,7 @@ async def delete_savepoint(caller: Operator, once: OnceDep, savepoint: OwnSavepo
 
 
 async def _name(session: AsyncSession, job: JobRow) -> str:
-    """The default name of a savepoint: job, newest epoch and time."""
+    """Return the default name of a savepoint: job, newest epoch and time."""
     newest = (await progress.page(session, job.id, Window(1))).rows
     epoch = newest[0].epoch if newest else 0
     return f"{job.name[:60]}-{epoch}-{await now(session):%Y%m%d-%H%M%S}"

@@ -115,17 +115,17 @@ async def drop_parts(session: AsyncSession, upload: str) -> None:
 
 
 async def get(session: AsyncSession, sha: str) -> ArtifactRow:
-    """The row of an artifact, without loading its bytes."""
+    """Return the row of an artifact, without loading its bytes."""
     return require_row(await find(session, sha), f"artifact {sha}")
 
 
 async def find(session: AsyncSession, sha: str) -> ArtifactRow | None:
-    """The row of an artifact, without loading its bytes; None if these bytes are not stored."""
+    """Return the row of an artifact, without loading its bytes; None if these bytes are not stored."""
     return await session.get(ArtifactRow, sha)
 
 
 async def content(session: AsyncSession, sha: str) -> bytes:
-    """The bytes of an artifact (uploaded job code)."""
+    """Return the bytes of an artifact (uploaded job code)."""
     row = await get(session, sha)
     parts: list[bytes] = []
     while (part := await content_part(session, row, len(parts))) is not None:

@@ -69,7 +69,7 @@ class Filter:
     until: datetime | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
-        """The conditions on rows."""
+        """Yield the conditions on rows."""
         if self.subject is not None:
             yield AuditRow.subject == self.subject
         if self.action is not None:

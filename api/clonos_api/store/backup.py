@@ -127,7 +127,7 @@ def create(url: str, directory: Path) -> Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of the backup in `directory`, after a check of the database file's SHA-256.
+    """Return the manifest of the backup in `directory`, after a check of the database file's SHA-256.
 
     Raises:
         BackupDamaged: A file is missing or changed, or a newer version of Clonos wrote the backup.
@@ -147,13 +147,13 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def sqlite_url(file: Path) -> str:
-    """The URL of an SQLite file."""
+    """Return the URL of an SQLite file."""
     return f"sqlite+aiosqlite:///{file}"
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[Connection]:
-    """A transaction on the copy of a database, which keeps the file's mode and checks no foreign keys."""
+    """Provide a transaction on the copy of a database, which keeps the file's mode and checks no foreign keys."""
     engine = create_engine(f"sqlite:///{file}", poolclass=NullPool)
     try:
         with engine.begin() as connection:
@@ -211,7 +211,7 @@ def _copy_postgresql(url: str, file: Path) -> None:
 
 
 def _describe(file: Path, source: Literal["sqlite", "postgresql"]) -> Manifest:
-    """The manifest of a copied database; raises `BackupDamaged` if SQLite finds it inconsistent."""
+    """Return the manifest of a copied database; raise `BackupDamaged` if SQLite finds it inconsistent."""
     with closing(sqlite3.connect(file)) as copy:
         problems = [text for (text,) in copy.execute("PRAGMA integrity_check") if text != "ok"]
         if problems or copy.execute("PRAGMA foreign_key_check").fetchone():

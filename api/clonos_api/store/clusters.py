@@ -68,7 +68,7 @@ async def create(session: AsyncSession, cluster: ClusterSpec, *, by: str) -> Clu
 
 
 async def get(session: AsyncSession, name: str) -> ClusterRow:
-    """The row of a cluster, by its name."""
+    """Return the row of a cluster, by its name."""
     query = select(ClusterRow).where(ClusterRow.name == name).execution_options(populate_existing=True)
     return require_row((await session.scalars(query)).one_or_none(), f"cluster {name!r}")
 
@@ -84,7 +84,7 @@ async def page(session: AsyncSession, window: Window = FIRST) -> Page[ClusterRow
 
 
 def description(row: ClusterRow) -> ClusterSpec:
-    """The description of a cluster, as drivers get it."""
+    """Return the description of a cluster, as drivers get it."""
     return ClusterSpec(metadata=ClusterMetadata(name=row.name, labels=row.labels), spec=row.spec)
 
 
@@ -129,7 +129,7 @@ async def remove(session: AsyncSession, row: ClusterRow) -> None:
 
 
 async def jobs_using(session: AsyncSession, name: str) -> list[str]:
-    """The names of the jobs that run on a cluster, or will as soon as they have a host; sorted."""
+    """Return the names of the jobs that run on a cluster, or will as soon as they have a host; sorted."""
     return (await users(session)).get(name, [])
 
 
@@ -164,7 +164,7 @@ async def request_check(session: AsyncSession, row: ClusterRow, *, by: str) -> O
 
 
 async def checks(session: AsyncSession, row: ClusterRow) -> list[OperationRow]:
-    """The checks of a cluster that are in progress."""
+    """Return the checks of a cluster that are in progress."""
     query = select(OperationRow).where(OperationRow.kind == CHECK, OperationRow.state == "IN_PROGRESS")
     in_progress = await session.scalars(query.order_by(OperationRow.id).execution_options(populate_existing=True))
     return [operation for operation in in_progress if operation.arguments.cluster == row.id]

@@ -65,11 +65,11 @@ class Json(TypeDecorator[Any]):
         return self.impl_instance.coerce_compared_value(op, value)
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """The value as plain JSON."""
+        """Return the value as plain JSON."""
         return plain(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """The value of the column's type."""
+        """Return the value of the column's type."""
         if value is None:
             return None
         return (
@@ -78,7 +78,7 @@ class Json(TypeDecorator[Any]):
 
 
 def read(kind: Any, value: Any) -> Any:
-    """The value of the type `kind` for stored JSON: a text, as `db.database` returns it, or plain JSON."""
+    """Return the value of the type `kind` for stored JSON: a text, as `db.database` returns it, or plain JSON."""
     try:
         if isinstance(value, str | bytes):
             return msgspec.json.decode(value, type=kind, dec_hook=_of_model)
@@ -95,7 +95,7 @@ def _of_model(kind: Any, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of a JSON column as plain JSON."""
+    """Return a value of a JSON column as plain JSON."""
     return msgspec.to_builtins(value, enc_hook=_of_resource)
 
 
@@ -112,7 +112,7 @@ def _of_resource(value: Any) -> Any:
 
 
 def as_written(spec: JobSpec) -> dict[str, Any]:
-    """A specification as JSON, as the store holds it.
+    """Return a specification as JSON, as the store holds it.
 
     Unset fields remain unset, because the decorator ``@job`` in the code may set them.
     """

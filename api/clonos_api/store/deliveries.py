@@ -23,7 +23,7 @@ GIVE_UP_S: Final = 86_400.0
 
 
 async def open_alerts(session: AsyncSession) -> dict[str, AlertRow]:
-    """The alerts that have not ended, by key."""
+    """Return the alerts that have not ended, by key."""
     return {row.key: row for row in await session.scalars(select(AlertRow))}
 
 
@@ -67,13 +67,15 @@ async def forget_others(session: AsyncSession, webhooks: Collection[str]) -> Non
 
 
 async def depths(session: AsyncSession) -> dict[str, int]:
-    """The number of undelivered messages by webhook."""
+    """Return the number of undelivered messages by webhook."""
     query = select(DeliveryRow.webhook, func.count()).group_by(DeliveryRow.webhook)
     return dict((await session.execute(query)).all())
 
 
 async def next_due(session: AsyncSession, webhook: str) -> DeliveryRow | None:
-    """The oldest message of a webhook, if it is due. Later ones wait for it: an alert must not end before it begins."""
+    """Return the oldest message of a webhook, if it is due. Later ones wait for it: an alert must not end before it
+    begins.
+    """
     query = select(DeliveryRow, DeliveryRow.due_at <= clock()).where(DeliveryRow.webhook == webhook)
     first = (await session.execute(query.order_by(DeliveryRow.seq).limit(1))).one_or_none()
     return None if first is None or not first[1] else first[0]

@@ -222,7 +222,7 @@ class _Ingestion:
         return (await self.session.execute(query)).scalar() or self.host
 
     async def _cause(self, claim: Claimed, before: GenerationRow | None, recovering: str | None) -> str:
-        """The cause of a new claim."""
+        """Return the cause of a new claim."""
         if before is None:
             return "start"
         if claim.cause is not None:
@@ -314,7 +314,7 @@ class _Ingestion:
         self.sums["recoveries"] += row is not None and row.body.outcome == "COMPLETED"
 
     def _last_epoch(self, query: str) -> datetime | None:
-        """The end of the newest epoch of a query; None: unknown."""
+        """Return the end of the newest epoch of a query; None: unknown."""
         return self._query(query).at
 
     async def _error_reported(self, report: ErrorReported) -> None:
@@ -348,14 +348,14 @@ class _Ingestion:
         return query in self.figures.queries or len(self.figures.queries) < _QUERIES
 
     def _have_published(self, queries: Sequence[str]) -> list[str]:
-        """The queries among `queries` that have finished an epoch before: a recovery waits for them."""
+        """Return the queries among `queries` that have finished an epoch before: a recovery waits for them."""
         return [query for query in queries if self.figures.queries.get(query, QueryFigures()).epochs]
 
     def _query(self, name: str) -> QueryFigures:
         return self.figures.queries.setdefault(name, QueryFigures())
 
     def new_figures(self) -> JobFigures:
-        """The job's new figures."""
+        """Return the job's new figures."""
         self.figures.restarts += self.sums["restarts"]
         if self.last_at is not None:
             self.figures.at = self.last_at

@@ -23,7 +23,7 @@ class EventViews:
         self._names: dict[str, str] = {}
 
     async def of(self, session: AsyncSession, rows: Sequence[EventRow]) -> list[Event]:
-        """The events of `rows`, in their order. The sentence of a job whose row was removed has its id."""
+        """Return the events of `rows`, in their order. The sentence of a job whose row was removed has its id."""
         if len(self._names) > _CAPACITY:
             self._names.clear()
         for table, ids in ((JobRow, {row.job for row in rows}), (HostRow, {row.host for row in rows})):

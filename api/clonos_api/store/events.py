@@ -76,6 +76,6 @@ async def after(
 
 
 async def bounds(session: AsyncSession) -> tuple[int, int]:
-    """The numbers of the oldest and the newest stored event; (0, 0) if there are none."""
+    """Return the numbers of the oldest and the newest stored event; (0, 0) if there are none."""
     oldest, newest = (await session.execute(select(func.min(EventRow.seq), func.max(EventRow.seq)))).one()
     return oldest or 0, newest or 0

@@ -68,7 +68,7 @@ async def count_epochs(session: AsyncSession, sums: Mapping[tuple[str, int, int]
 
 
 async def newest(session: AsyncSession, job: str) -> GenerationRow | None:
-    """The row of a job's newest generation; None before the first claim."""
+    """Return the row of a job's newest generation; None before the first claim."""
     order = (GenerationRow.lineage.desc(), GenerationRow.generation.desc())
     return (
         await session.scalars(select(GenerationRow).where(GenerationRow.job == job).order_by(*order).limit(1))

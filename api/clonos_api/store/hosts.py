@@ -41,12 +41,12 @@ _NAMED: Final = (
 
 
 def longest_lease_s(lease_s: float) -> float:
-    """The longest lease in seconds of a host whose heartbeats are late; `lease_s` is the other hosts' lease."""
+    """Return the longest lease in seconds of a host whose heartbeats are late; `lease_s` is the other hosts' lease."""
     return _LONGEST_LEASE * lease_s
 
 
 def extended_lease_s(lease_s: float, *, planned_s: float, announced_s: float) -> float:
-    """The lease of a host in seconds, which grows with the interval that the host announces.
+    """Return the lease of a host in seconds, which grows with the interval that the host announces.
 
     Args:
         lease_s: The lease of a host with punctual heartbeats.
@@ -166,7 +166,9 @@ async def unchanged(session: AsyncSession, host: str, instance: str, liveness: L
 
 
 async def check(session: AsyncSession, host: str, instance: str) -> HostRow:
-    """The row of a host that is not removed; `ConcurrentUpdate` if `instance` is not its current agent process."""
+    """Return the row of a host that is not removed; `ConcurrentUpdate` if `instance` is not its current agent
+    process.
+    """
     row = await session.get(HostRow, host, populate_existing=True)
     row = require_row(row if row is None or row.state != HostState.REMOVED else None, f"host {host}")
     if row.instance != instance:
@@ -183,7 +185,7 @@ async def note_rival(session: AsyncSession, host: str) -> None:
 
 
 async def get(session: AsyncSession, host: str) -> HostRow:
-    """The row of a host, by its id or name, also of a removed host."""
+    """Return the row of a host, by its id or name, also of a removed host."""
     rows = (await session.scalars(_NAMED, {"host": host})).all()
     return require_row(min(rows, key=lambda row: row.id != host, default=None), f"host {host!r}")
 
@@ -194,7 +196,7 @@ async def every(session: AsyncSession) -> list[HostRow]:
 
 
 async def loads(session: AsyncSession) -> dict[str, int]:
-    """The number of runs that have not ended, by host id."""
+    """Return the number of runs that have not ended, by host id."""
     return dict((await session.execute(_LOADS)).all())
 
 

@@ -26,7 +26,7 @@ _EARLIER: Final = 200  # as many as retention keeps
 
 
 async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
-    """A recovery of a job with its explanation, by the recovery's id."""
+    """Return a recovery of a job with its explanation, by the recovery's id."""
     row = await recoveries.get(session, job.id, recovery)
     shown = views.recovery(row)
     at = await now(session)
@@ -72,7 +72,7 @@ async def _earlier(session: AsyncSession, recovery: Recovery) -> list[Recovery]:
 
 
 async def _queries(session: AsyncSession, recovery: Recovery) -> list[QueryContinuity]:
-    """The epochs of each query before and after the failure.
+    """Return the epochs of each query before and after the failure.
 
     The generations that finished them decide. If none is newer than the failed one, it continued: then the times of the
     epochs decide, once the recovery has ended.

@@ -269,7 +269,7 @@ def _facts(state: IngestState, event: DriverEvent) -> list[Fact]:
 
 
 def _first(topics: dict[str, _T]) -> dict[str, _T]:
-    """The first `MOST_TOPICS` topics."""
+    """Return the first `MOST_TOPICS` topics."""
     return {name[:_TOPIC]: value for name, value in itertools.islice(topics.items(), MOST_TOPICS)}
 
 
@@ -354,7 +354,7 @@ def _epoch(state: IngestState, event: reported.Epoch) -> EpochDone:
 
 
 def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:
-    """The return of a query without unread records, once it is ready to read."""
+    """Return the return of a query without unread records, once it is ready to read."""
     if query not in state.empty or (state.reports_ready and query not in state.ready):
         return []
     if not _has_returned(state, query):
@@ -381,5 +381,5 @@ def _error_reported(event: reported.Report, *, again: bool) -> ErrorReported:
 
 
 def moment(at: float) -> datetime:
-    """A time of an event (seconds since 1970)."""
+    """Return a time of an event (seconds since 1970)."""
     return datetime.fromtimestamp(at, UTC)

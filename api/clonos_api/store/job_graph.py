@@ -26,7 +26,7 @@ async def store(session: AsyncSession, job: str, generation: int, at: datetime, 
 
 
 async def of_job(session: AsyncSession, job: JobRow) -> JobGraph:
-    """The graph of a job; without nodes if no driver has reported one."""
+    """Return the graph of a job; without nodes if no driver has reported one."""
     row = await session.get(JobGraphRow, job.id)
     if row is None:
         return JobGraph()
@@ -66,7 +66,7 @@ class _Rates:
         return rates
 
     def topic(self, name: str) -> float | None:
-        """Records read from a topic; None: unknown."""
+        """Return the records read from a topic; None: unknown."""
         return None if self.some_topics and name not in self.topics else self.topics.get(name, 0.0)
 
 
@@ -140,7 +140,7 @@ class _Parts:
 
 
 def _operators(query: QueryNode, reported: GraphQuery, figures: QueryFigures, rates: _Rates) -> Iterable[OperatorNode]:
-    """The operators that the driver named, and those that have recorded determinants besides."""
+    """Yield the operators that the driver named, and those that have recorded determinants besides."""
     operators: dict[str, GraphOperator | None] = {operator.name: operator for operator in reported.operators}
     # Not all that have recorded some since the job was created: earlier versions of the code had other operators.
     operators |= {name: None for name in rates.recorded if name not in operators}

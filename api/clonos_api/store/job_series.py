@@ -31,7 +31,7 @@ RANGES: Final[dict[SeriesRange, _Span]] = {
 
 
 async def of_job(session: AsyncSession, job: str, span: SeriesRange) -> Series:
-    """The figures of a job in the newest `span`."""
+    """Return the figures of a job in the newest `span`."""
     length, width_s, wider = RANGES[span]
     until = await now(session)
     interval_s = width_s * wider

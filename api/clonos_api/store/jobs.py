@@ -85,7 +85,9 @@ async def create(
 
 
 async def get(session: AsyncSession, job: str, *, deleted: bool = False) -> JobRow:
-    """The row of a job, by its id, or by its name if the job is not deleted. `deleted` also finds deleted jobs."""
+    """Return the row of a job, by its id, or by its name if the job is not deleted. `deleted` also finds deleted
+    jobs.
+    """
     row = await session.get(JobRow, job, populate_existing=True)
     if row is None:
         query = select(JobRow).where(JobRow.name == job, JobRow.deleted_at.is_(None))
@@ -96,7 +98,7 @@ async def get(session: AsyncSession, job: str, *, deleted: bool = False) -> JobR
 
 
 async def _unknown(session: AsyncSession, name: str) -> NotFound:
-    """The error about a job that does not exist, with the most similar name."""
+    """Return the error about a job that does not exist, with the most similar name."""
     names = await session.scalars(
         select(JobRow.name).where(JobRow.deleted_at.is_(None)).order_by(JobRow.created_at.desc()).limit(_COMPARED)
     )
@@ -180,12 +182,12 @@ async def revert(session: AsyncSession, job: JobRow, version: int, **columns: An
 
 
 async def stored_version(session: AsyncSession, job: JobRow, version: int) -> JobVersionRow:
-    """The row of one version of a job."""
+    """Return the row of one version of a job."""
     return require_row(await session.get(JobVersionRow, (job.id, version)), f"version {version} of job {job.name!r}")
 
 
 async def worked(session: AsyncSession, job: JobRow, *, but: int | None = None) -> int | None:
-    """The stored version whose driver finished an epoch last, other than version `but`; None: there is none.
+    """Return the stored version whose driver finished an epoch last, other than version `but`; None: there is none.
 
     A version whose code failed in its newest run did not work.
     """

@@ -48,7 +48,7 @@ class LogReader:
         self._parser = LogParser()
 
     async def newest(self, session: AsyncSession, count: int, before: str | None = None) -> LogLines:
-        """The newest `count` lines before the cursor `before`; parsed or filtered, the newest `count` entries.
+        """Return the newest `count` lines before the cursor `before`; parsed or filtered, the newest `count` entries.
 
         After 50,000 lines or 2 s, the search ends with fewer entries. `LogLines.older` is then where it continues.
         """

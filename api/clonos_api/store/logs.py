@@ -100,7 +100,7 @@ class Chunk(NamedTuple):
 
 
 async def tail(session: AsyncSession, job: str, lines: int, before: str | None = None) -> LogLines:
-    """The last `lines` lines of the log of a job's drivers, or of its part before the cursor `before`."""
+    """Return the last `lines` lines of the log of a job's drivers, or of its part before the cursor `before`."""
     newest_lines = await newest(session, job, lines, before=before)
     return LogLines(lines=[line.text for line in newest_lines.lines], next=newest_lines.next)
 
@@ -114,7 +114,7 @@ async def read(session: AsyncSession, job: str, after: str, limit: int = 1000) -
 async def newest(
     session: AsyncSession, job: str, count: int, *, before: str | None = None, loaded: list[Chunk] | None = None
 ) -> Lines:
-    """The last `count` lines of the log of a job's drivers, each with its run.
+    """Return the last `count` lines of the log of a job's drivers, each with its run.
 
     Args:
         session: Session of the database.

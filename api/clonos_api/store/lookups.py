@@ -16,19 +16,19 @@ LEADERLESS_S: Final = 5.0  # a takeover is over by then
 
 
 async def hosts_of_runs(session: AsyncSession, ids: Collection[str | None]) -> dict[str, str]:
-    """The name of the host of each run, by run id."""
+    """Return the name of the host of each run, by run id."""
     query = select(RunRow.id, HostRow.name).join(HostRow, HostRow.id == RunRow.host)
     run_ids = [id for id in ids if id is not None]
     return dict(list(await session.execute(query.where(RunRow.id.in_(run_ids))))) if run_ids else {}
 
 
 async def host_names(session: AsyncSession) -> dict[str, str]:
-    """The name of each host, by host id, including removed hosts."""
+    """Return the name of each host, by host id, including removed hosts."""
     return dict(list(await session.execute(select(HostRow.id, HostRow.name))))
 
 
 async def ends_of_logs(session: AsyncSession, jobs: Collection[str]) -> dict[str, int]:
-    """The number of the newest stored chunk of each job's log, by job id: it grows when the log grows."""
+    """Return the number of the newest stored chunk of each job's log, by job id: it grows when the log grows."""
     query = (
         select(LogChunkRow.job, func.max(LogChunkRow.seq)).where(LogChunkRow.job.in_(jobs)).group_by(LogChunkRow.job)
     )

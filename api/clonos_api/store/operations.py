@@ -96,7 +96,7 @@ async def expire(session: AsyncSession) -> list[OperationRow]:
 
 
 async def get(session: AsyncSession, operation: str) -> OperationRow:
-    """The row of an operation, by its id."""
+    """Return the row of an operation, by its id."""
     return require_row(await session.get(OperationRow, operation, populate_existing=True), f"operation {operation}")
 
 

@@ -13,7 +13,7 @@ from clonos_api.store.tables import JobRow, OwnerRow, SavepointRow
 
 
 async def number(session: AsyncSession, subject: str) -> int:
-    """The number of a subject, from 1; it gets one with its first job.
+    """Return the number of a subject, from 1; it gets one with its first job.
 
     The numbers have no gaps, not even after failed transactions: agents have a user for a limited range of them.
     """
@@ -33,7 +33,7 @@ async def number(session: AsyncSession, subject: str) -> int:
 
 
 async def number_of_job(session: AsyncSession, job: str) -> int:
-    """The number of the owner of a job (id)."""
+    """Return the number of the owner of a job (id)."""
     return (await session.scalars(select(JobRow.owner_number).where(JobRow.id == job))).one()
 
 

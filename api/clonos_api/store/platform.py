@@ -15,7 +15,7 @@ _ONLY: Final = 1
 
 
 async def identity(session: AsyncSession) -> str:
-    """The identity of the control plane; all replicas agree on the one that was stored first."""
+    """Return the identity of the control plane; all replicas agree on the one that was stored first."""
     query = select(PlatformRow.identity).where(PlatformRow.number == _ONLY)
     stored = (await session.scalars(query)).one_or_none()
     if stored is None:

@@ -38,8 +38,8 @@ async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[
 
 
 async def get(session: AsyncSession, job: str, epoch: int, query: str | None = None) -> EpochCheckpoint:
-    """The checkpoint of one epoch, of the newest lineage that has it; without `query`, of the query that finished
-    it last.
+    """Return the checkpoint of one epoch, of the newest lineage that has it; without `query`, of the query that
+    finished it last.
     """
     rows = select(EpochRow).where(EpochRow.job == job, EpochRow.epoch == epoch)
     if query is not None:
@@ -50,8 +50,8 @@ async def get(session: AsyncSession, job: str, epoch: int, query: str | None = N
 
 
 async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> Checkpoints:
-    """A job's checkpoints (finished epochs): numbers by outcome, statistics of the durations and published records,
-    the newest epoch, savepoint and replay, and the newest `limit` epochs.
+    """Return a job's checkpoints (finished epochs): numbers by outcome, statistics of the durations and published
+    records, the newest epoch, savepoint and replay, and the newest `limit` epochs.
     """
     sums = await counters.of_job(session, job)
     history = (await page(session, job, Window(max(limit, _SUMMED_UP)))).rows
@@ -84,7 +84,9 @@ async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> C
 
 
 async def metrics(session: AsyncSession, job: JobRow) -> Metrics:
-    """The metrics of a job: totals since its creation, rates of the last 10 s, epoch durations of the last minute."""
+    """Return the metrics of a job: totals since its creation, rates of the last 10 s, epoch durations of the last
+    minute.
+    """
     recent = await recent_epochs(session, job, _MINUTE)
     queries = {}
     for name, figures in job.figures.queries.items():
@@ -101,7 +103,7 @@ async def metrics(session: AsyncSession, job: JobRow) -> Metrics:
 
 
 async def offsets(session: AsyncSession, job: JobRow) -> list[Offsets]:
-    """The source offsets of each query of a job after its newest epoch, with the query's lag."""
+    """Return the source offsets of each query of a job after its newest epoch, with the query's lag."""
     newest_offsets = []
     for name, figures in sorted(job.figures.queries.items()):
         rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.query == name)
@@ -113,7 +115,7 @@ async def offsets(session: AsyncSession, job: JobRow) -> list[Offsets]:
 
 
 async def causal_log(session: AsyncSession, job: JobRow) -> CausalLog:
-    """The overview of a job's causal log: numbers of determinants, their bytes, and truncations."""
+    """Return the overview of a job's causal log: numbers of determinants, their bytes, and truncations."""
     sums = await counters.of_job(session, job.id)
     truncated_at = sums.get("truncated_at")
     return CausalLog(

@@ -35,7 +35,7 @@ class RecentEpochs:
     since: datetime
 
     def per_second(self, figure: Callable[[EpochCheckpoint], int]) -> float:
-        """The sum of a figure of the epochs in the last ten seconds, per second.
+        """Return the sum of a figure of the epochs in the last ten seconds, per second.
 
         An epoch that took longer than ten seconds counts for its whole duration.
         """
@@ -54,7 +54,9 @@ class RecentEpochs:
 
 
 async def recent_epochs(session: AsyncSession, job: JobRow, span: timedelta = RATED) -> dict[str, RecentEpochs]:
-    """The epochs of a job that finished within `span`, by query; a query without such an epoch has an empty list."""
+    """Return the epochs of a job that finished within `span`, by query; a query without such an epoch has an empty
+    list.
+    """
     moment = _driver_now(job) or await now(session)
     recent: dict[str, RecentEpochs] = defaultdict(lambda: RecentEpochs([], moment - RATED))
     # Later times are of an earlier host, whose clock was ahead.
@@ -67,7 +69,7 @@ async def recent_epochs(session: AsyncSession, job: JobRow, span: timedelta = RA
 
 
 def _driver_now(job: JobRow) -> datetime | None:
-    """The time by the clock of the driver's host; None: it has reported no epoch."""
+    """Return the time by the clock of the driver's host; None: it has reported no epoch."""
     newest, received = job.figures.at, job.figures.received_at
     if newest is None or received is None:
         return None

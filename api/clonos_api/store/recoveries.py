@@ -233,7 +233,7 @@ def silent_since(row: RecoveryRow, figures: JobFigures) -> datetime:
 
 
 def waiting_queries(row: RecoveryRow, figures: JobFigures) -> dict[str, QueryFigures]:
-    """The queries that have published and have not returned in a recovery: name → figures."""
+    """Return the queries that have published and have not returned in a recovery: name → figures."""
     return {name: query for name, query in figures.queries.items() if query.at and name not in row.body.returned}
 
 
@@ -242,7 +242,9 @@ def _silence(row: RecoveryRow) -> datetime:
 
 
 def _new_generation(row: RecoveryRow) -> int:
-    """The generation that ends a recovery; the lowest one that can, before a driver has claimed the causal log."""
+    """Return the generation that ends a recovery; the lowest one that can, before a driver has claimed the causal
+    log.
+    """
     return row.body.generation or row.body.failed_generation + 1
 
 
@@ -291,26 +293,26 @@ async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: dat
 
 
 async def newest_since(session: AsyncSession, row: RecoveryRow) -> int:
-    """The generation of the newest epoch that finished after the failure of a recovery; 0 if there is none."""
+    """Return the generation of the newest epoch that finished after the failure of a recovery; 0 if there is none."""
     query = select(EpochRow.body).where(EpochRow.job == row.job, EpochRow.completed_at > row.started_at)
     newest = (await session.scalars(query.order_by(EpochRow.completed_at.desc()).limit(1))).first()
     return 0 if newest is None else newest.generation
 
 
 async def open_since(session: AsyncSession, moment: datetime) -> set[str]:
-    """The jobs with a recovery that began after `moment` and has not ended."""
+    """Return the jobs with a recovery that began after `moment` and has not ended."""
     query = select(RecoveryRow.job).where(RecoveryRow.ended_at.is_(None), RecoveryRow.started_at > moment)
     return set(await session.scalars(query))
 
 
 async def open_of_job(session: AsyncSession, job: str) -> RecoveryRow | None:
-    """The row of a job's recovery in progress; None if there is none."""
+    """Return the row of a job's recovery in progress; None if there is none."""
     query = select(RecoveryRow).where(RecoveryRow.job == job, RecoveryRow.ended_at.is_(None))
     return (await session.scalars(query.order_by(RecoveryRow.started_at).limit(1))).first()
 
 
 def newest_of_jobs(*which: ColumnElement[bool]) -> Select[RecoveryRow]:
-    """Selects the newest recovery of each job, of those that meet the conditions `which`.
+    """Select the newest recovery of each job, of those that meet the conditions `which`.
 
     A job whose two newest recoveries have the same start has two rows; the last row is the newer one.
     """
@@ -321,7 +323,7 @@ def newest_of_jobs(*which: ColumnElement[bool]) -> Select[RecoveryRow]:
 
 
 async def get(session: AsyncSession, job: str, recovery: str) -> RecoveryRow:
-    """The row of a recovery of a job, by its id."""
+    """Return the row of a recovery of a job, by its id."""
     row = await session.get(RecoveryRow, recovery)
     return require_row(row if row is not None and row.job == job else None, f"recovery {recovery} of this job")
 
@@ -333,7 +335,7 @@ async def page(session: AsyncSession, job: str | None, window: Window = FIRST) -
 
 
 def _until(done: EpochDone, row: RecoveryRow) -> list[Phase]:
-    """The phases of a recovery up to an epoch, if that is the first one after the claim."""
+    """Return the phases of a recovery up to an epoch, if that is the first one after the claim."""
     if done.marks is None:
         return row.body.phases
     ends = [(phase.name, _end(phase)) for phase in row.body.phases]
@@ -342,7 +344,7 @@ def _until(done: EpochDone, row: RecoveryRow) -> list[Phase]:
 
 
 def _ends(done: EpochDone) -> list[tuple[str, datetime]]:
-    """The ends of the phases of a driver until its first epoch, by the clock of its host."""
+    """Return the ends of the phases of a driver until its first epoch, by the clock of its host."""
     marks = done.marks or {}
     ends = [(name, marks[mark]) for mark, name in _PHASES if mark in marks]
     commit_ms = sum(span.duration_ms for span in done.checkpoint.spans if span.name == "commit")

@@ -154,7 +154,7 @@ async def end(session: AsyncSession, run: RunRow) -> RunRow:
 
 
 async def get(session: AsyncSession, run: str) -> RunRow:
-    """The row of a run, by its id."""
+    """Return the row of a run, by its id."""
     return require_row(await session.get(RunRow, run, populate_existing=True), f"run {run}")
 
 
@@ -165,19 +165,19 @@ async def of_job(session: AsyncSession, job: str, window: Window = FIRST) -> Pag
 
 
 async def open_of_job(session: AsyncSession, job: str) -> list[RunRow]:
-    """A job's runs that have not ended, oldest first. There are several while a lost host has not returned."""
+    """Return a job's runs that have not ended, oldest first. There are several while a lost host has not returned."""
     query = select(RunRow).where(RunRow.job == job, RunRow.ended_at.is_(None)).order_by(RunRow.id)
     return list(await session.scalars(query.execution_options(populate_existing=True)))
 
 
 async def open_of_host(session: AsyncSession, host: str) -> list[RunRow]:
-    """A host's runs that have not ended, by id."""
+    """Return a host's runs that have not ended, by id."""
     query = select(RunRow).where(RunRow.host == host, RunRow.ended_at.is_(None)).order_by(RunRow.id)
     return list(await session.scalars(query.execution_options(populate_existing=True)))
 
 
 async def work(session: AsyncSession, host: str) -> Work:
-    """The work of a host: its runs and host tasks that have not ended, with the work revision."""
+    """Return the work of a host: its runs and host tasks that have not ended, with the work revision."""
     # Read the revision first: newer specifications then only cause one more request of the agent.
     revision = (await session.execute(select(HostRow.revision).where(HostRow.id == host))).scalar_one()
     tasks = await session.scalars(

@@ -86,7 +86,7 @@ async def remove(session: AsyncSession, savepoint: SavepointRow) -> None:
 
 
 async def get(session: AsyncSession, savepoint: str) -> SavepointRow:
-    """The row of a savepoint, by its id."""
+    """Return the row of a savepoint, by its id."""
     return require_row(await session.get(SavepointRow, savepoint, populate_existing=True), f"savepoint {savepoint}")
 
 

@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 def percentile(classes: Mapping[str, int], share: float) -> float | None:
-    """The longest time of the class with this share of all; None without any. `classes`: class → number."""
+    """Return the longest time of the class with this share of all; None without any. `classes`: class → number."""
     left = math.ceil(share * sum(classes.values()))
     for number in sorted(map(int, classes)):
         left -= classes[str(number)]
@@ -48,7 +48,7 @@ def percentile(classes: Mapping[str, int], share: float) -> float | None:
 
 
 def duration_class(duration_ms: float) -> str:
-    """The class of a duration: its longest one is 2^(n/4) ms.
+    """Return the class of a duration: its longest one is 2^(n/4) ms.
 
     Example:
         >>> duration_class(100.0)
@@ -58,7 +58,7 @@ def duration_class(duration_ms: float) -> str:
 
 
 def places(job: str, query: str, at: datetime, *, now: datetime) -> Iterator[Place]:
-    """The intervals of a moment: the short one, and the long one, unless they are too old or in the future.
+    """Yield the intervals of a moment: the short one, and the long one, unless they are too old or in the future.
 
     Job code can write events with any time. Retention would never remove intervals of the future.
     """
@@ -86,7 +86,7 @@ async def add(session: AsyncSession, tallies: Mapping[Place, Tally]) -> None:
 
 
 async def read(session: AsyncSession, job: str, *, width_s: int, since: datetime, wider: int = 1) -> list[Interval]:
-    """The figures of a job since a moment, by query and time.
+    """Return the figures of a job since a moment, by query and time.
 
     Args:
         session: A session.

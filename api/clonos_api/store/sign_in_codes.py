@@ -80,5 +80,5 @@ def _unexpired(code: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 def digest_of(code: str) -> bytes:
-    """The hash of a code, as the database has it."""
+    """Return the hash of a code, as the database has it."""
     return hashlib.sha256(code.encode()).digest()

@@ -91,7 +91,8 @@ async def record(session: AsyncSession, standby: str, **report: dict[str, int] |
 
 
 async def lags(session: AsyncSession, rows: Iterable[StandbyRow]) -> dict[str, int]:
-    """The lag of each standby, by id: the number of committed epochs of its most delayed query that it has not read.
+    """Return the lag of each standby, by id: the number of committed epochs of its most delayed query that it has not
+    read.
 
     Standbys that have not reported, or can no longer be promoted, are left out.
     """

@@ -45,18 +45,18 @@ async def create(
 
 
 async def get(session: AsyncSession, task: str) -> TaskRow:
-    """The row of a host task, by its id."""
+    """Return the row of a host task, by its id."""
     return require_row(await session.get(TaskRow, task, populate_existing=True), f"task {task}")
 
 
 async def open_of_host(session: AsyncSession, host: str) -> list[TaskRow]:
-    """The host tasks of a host that have not ended, oldest first."""
+    """Return the host tasks of a host that have not ended, oldest first."""
     query = select(TaskRow).where(TaskRow.host == host, TaskRow.ended_at.is_(None)).order_by(TaskRow.id)
     return list(await session.scalars(query))
 
 
 async def open_of_operation(session: AsyncSession, operation: str) -> list[TaskRow]:
-    """The host tasks of an operation that have not ended."""
+    """Return the host tasks of an operation that have not ended."""
     query = select(TaskRow).where(TaskRow.operation == operation, TaskRow.ended_at.is_(None)).order_by(TaskRow.id)
     return list(await session.scalars(query))
 

@@ -127,13 +127,13 @@ async def insert(session: AsyncSession, **columns: Any) -> tuple[TokenRow, str]:
 
 
 def new_secret() -> tuple[dict[str, Any], str]:
-    """A new token: the columns ``id`` and ``digest`` of its row, and its text."""
+    """Return a new token: the columns ``id`` and ``digest`` of its row, and its text."""
     secret, id = secrets.token_bytes(32), secrets.token_hex(8)
     return {"id": id, "digest": _digest(secret)}, f"{PREFIX}_{id}_{secret.hex()}"
 
 
 def parse(presented: str) -> tuple[str, bytes] | None:
-    """The id of a token, and the hash of its secret; None if it does not have the form of a token."""
+    """Return the id of a token, and the hash of its secret; None if it does not have the form of a token."""
     prefix, id, secret = [*presented.split("_", 2), "", ""][:3]
     if not (prefix == PREFIX and id.isalnum() and id.isascii()):
         return None
@@ -176,7 +176,9 @@ class ExpiringToken:
 
 
 async def expiring(session: AsyncSession) -> Expiring:
-    """The API tokens in use that expire soon and are not replaced. A token is in use if a request had it in a week."""
+    """Return the API tokens in use that expire soon and are not replaced. A token is in use if a request had it in a
+    week.
+    """
     left_s, lifetime_s = (seconds_between(since, TokenRow.expires_at) for since in (clock(), TokenRow.created_at))
     columns = (TokenRow.id, TokenRow.name, TokenRow.role, TokenRow.host, TokenRow.created_at, TokenRow.expires_at)
     query = select(func.count().over(), *columns).where(
@@ -198,7 +200,7 @@ async def expiring(session: AsyncSession) -> Expiring:
 
 
 async def digests(database: Database) -> dict[str, bytes]:
-    """The hash of each token's secret by the token's id, of the tokens that are valid now."""
+    """Return the hash of each token's secret by the token's id, of the tokens that are valid now."""
     valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
     query = select(TokenRow.id, TokenRow.digest).where(TokenRow.revoked_at.is_(None), valid)
     async with database.reading() as session:
@@ -206,7 +208,9 @@ async def digests(database: Database) -> dict[str, bytes]:
 
 
 async def authenticate(database: Database, presented: str) -> TokenRow | None:
-    """The row of the token whose text is `presented`, if the token is valid now by the database's clock; else None."""
+    """Return the row of the token whose text is `presented`, if the token is valid now by the database's clock; else
+    None.
+    """
     id, digest = parse(presented) or ("", _NO_DIGEST)
     async with database.reading() as session:
         rows = await session.execute(_BY_ID, {"token": id})
@@ -323,7 +327,7 @@ async def _require_another_admin(session: AsyncSession, token: str) -> None:
 
 
 async def get(session: AsyncSession, token: str) -> TokenRow:
-    """The row of a token, by its id."""
+    """Return the row of a token, by its id."""
     return require_row(await session.get(TokenRow, token, populate_existing=True), f"token {token}")
 
 

@@ -55,7 +55,7 @@ async def _host(session: AsyncSession, job: JobRow) -> str:
 
 
 async def newest(session: AsyncSession, *, job: str | None = None) -> dict[str, Verification]:
-    """The result that counts for each job that has one, or only for one `job`: id of the job → verification.
+    """Return the result that counts for each job that has one, or only for one `job`: id of the job → verification.
 
     It is the newest one that proved or contradicted something: one that did neither does not end a contradiction. Only
     without such a result, it is the newest one.

@@ -21,18 +21,18 @@ Names = Mapping[str, str]
 
 
 def resource(model: type[R], row: Base, **others: Any) -> R:
-    """A row as a resource of the type `model`; `others` are the fields that are not columns."""
+    """Return a row as a resource of the type `model`; `others` are the fields that are not columns."""
     columns = {name: getattr(row, name) for name in model.model_fields if name not in others}
     return model.model_validate({**columns, **others})
 
 
 def page(model: type[R], rows: Page[Any]) -> base.Page[R]:
-    """A page of resources whose fields are all columns."""
+    """Return a page of resources whose fields are all columns."""
     return listed((resource(model, row) for row in rows.rows), rows.next)
 
 
 def listed(items: Iterable[R], next_cursor: str | None = None) -> base.Page[R]:
-    """A page of resources as the API returns it; `next_cursor` is None on the last page."""
+    """Return a page of resources as the API returns it; `next_cursor` is None on the last page."""
     return base.Page(data=list(items), has_more=next_cursor is not None, next=next_cursor)
 
 

@@ -395,7 +395,7 @@ class Agent:
         return await self._api.push(await self._id(), pushes)
 
     def _snapshot(self) -> AgentSnapshot:
-        """The current values of the metrics."""
+        """Return the current values of the metrics."""
         specs = {spec.run: spec for spec in self._stored_work.work.runs} if self._stored_work is not None else {}
         drivers = [
             Driver(

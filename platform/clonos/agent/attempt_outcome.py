@@ -27,7 +27,7 @@ class AttemptOutcome:
     retry: bool
 
     def with_time_of(self, earlier: Failure | None) -> AttemptOutcome:
-        """A copy of the outcome whose failure has the time of the failure `earlier`, if both failures exist."""
+        """Return a copy of the outcome whose failure has the time of the failure `earlier`, if both failures exist."""
         if self.failure is None or earlier is None:
             return self
         return replace(self, failure=self.failure.model_copy(update={"at": earlier.at}))

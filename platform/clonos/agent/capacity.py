@@ -93,7 +93,7 @@ class CapacityMeter:
 
 
 def _cpu_s() -> tuple[float, float]:
-    """The time, and the CPU seconds that all processes of the machine have used."""
+    """Return the time, and the CPU seconds that all processes of the machine have used."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
     guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also part of user and nice

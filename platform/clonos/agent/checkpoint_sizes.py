@@ -11,7 +11,7 @@ from clonos.resources.hosts import RunSpec
 
 
 def measure_checkpoint(run: RunSpec, home: Path) -> dict[str, int] | None:
-    """The size of each query's checkpoint in bytes, by query; None: no folder of this host has the checkpoints.
+    """Return the size of each query's checkpoint in bytes, by query; None: no folder of this host has the checkpoints.
 
     Args:
         run: Specification of the run.

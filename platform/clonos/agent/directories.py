@@ -183,7 +183,7 @@ class AgentDirectory:
             yield
 
     def work(self) -> StoredWork | None:
-        """The stored work; None if there is none."""
+        """Return the stored work; None if there is none."""
         return _read(self._folder / "work.json", StoredWork)
 
     def write_work(self, work: StoredWork) -> None:
@@ -196,15 +196,15 @@ class AgentDirectory:
         (self._folder / "work.json").unlink(missing_ok=True)
 
     def run(self, run: str) -> RunDirectory:
-        """The directory of the run with this id."""
+        """Return the directory of the run with this id."""
         return RunDirectory(self._runs / checked_id(run))
 
     def runs(self) -> list[str]:
-        """The ids of the runs that have a directory."""
+        """Return the ids of the runs that have a directory."""
         return sorted(path.name for path in self._runs.iterdir() if path.is_dir())
 
     def result(self, task: str) -> TaskResult | None:
-        """The result of a host task that was executed already; None if it was not."""
+        """Return the result of a host task that was executed already; None if it was not."""
         return _read(self._tasks / f"{checked_id(task)}.json", TaskResult)
 
     def write_result(self, task: str, result: TaskResult) -> None:

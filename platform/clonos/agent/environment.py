@@ -36,7 +36,7 @@ def driver_environment(
     cluster: Mapping[str, str] | None = None,
     packages: Path | None = None,
 ) -> dict[str, str]:
-    """The environment variables of a driver process.
+    """Return the environment variables of a driver process.
 
     Args:
         settings: Settings of the agent.
@@ -52,7 +52,7 @@ def driver_environment(
 
 
 def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:
-    """The environment variables of a pool driver process.
+    """Return the environment variables of a pool driver process.
 
     Args:
         settings: Settings of the agent.
@@ -64,7 +64,7 @@ def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, sc
 
 
 def launch_environment(directory: RunDirectory, attempt: int) -> dict[str, str]:
-    """The environment variables that change when a pool driver becomes the driver of a run."""
+    """Return the environment variables that change when a pool driver becomes the driver of a run."""
     return {RUN: directory.run, ATTEMPT: str(attempt)}
 
 
@@ -78,7 +78,7 @@ def _common(settings: AgentSettings, home: Path, scratch: Path) -> dict[str, str
 
 
 def base_environment(settings: AgentSettings) -> dict[str, str]:
-    """The environment variables of every process that the agent starts."""
+    """Return the environment variables of every process that the agent starts."""
     return {
         **{name: value for name, value in os.environ.items() if name in _NAMES or name.upper().startswith(_PREFIXES)},
         **ZONE_AND_LOCALE,

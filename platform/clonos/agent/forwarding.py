@@ -218,7 +218,7 @@ def _after_hole(file: BinaryIO, offset: int) -> int:
 
 
 def _after_line(file: BinaryIO, offset: int) -> int:
-    """The end of the line that begins at `offset`; `offset` while the line is incomplete."""
+    """Return the end of the line that begins at `offset`; `offset` while the line is incomplete."""
     file.seek(offset)
     end = offset
     while data := file.read(_CHUNK_BYTES):
@@ -229,7 +229,7 @@ def _after_line(file: BinaryIO, offset: int) -> int:
 
 
 def whole_characters(data: bytes) -> bytes:
-    """`data` without an incomplete UTF-8 character at its end."""
+    """Return `data` without an incomplete UTF-8 character at its end."""
     for back in range(1, 4):
         if len(data) >= back and data[-back] >= 0xC0:
             needed = 2 if data[-back] < 0xE0 else 3 if data[-back] < 0xF0 else 4
@@ -238,7 +238,7 @@ def whole_characters(data: bytes) -> bytes:
 
 
 def same_length(data: bytes) -> str:
-    """`data` as text of the same number of bytes; invalid UTF-8 and NUL become question marks."""
+    """Return `data` as text of the same number of bytes; invalid UTF-8 and NUL become question marks."""
     text = data.decode("utf-8", errors="surrogateescape").replace("\0", "?")
     return text if text.isascii() else re.sub("[\udc80-\udcff]", "?", text)
 

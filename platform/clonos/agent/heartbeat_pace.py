@@ -52,7 +52,7 @@ class HeartbeatPace:
         self._next_s = None
 
     def announced_s(self, interval_s: float) -> float:
-        """The interval to announce, at most 3 s unless `interval_s` is longer.
+        """Return the interval to announce, at most 3 s unless `interval_s` is longer.
 
         Four announced intervals are at least twice the longest pause of the last minute.
 

@@ -28,7 +28,9 @@ from clonos.standby.launch_request import LaunchRequest, pool_eligible
 def driver_command(
     settings: AgentSettings, directory: RunDirectory, spec: RunSpec, *, claimed: bool = False
 ) -> list[str]:
-    """The command line that starts the driver of a run; `claimed`: whether a driver of the run has claimed the log."""
+    """Return the command line that starts the driver of a run; `claimed`: whether a driver of the run has claimed the
+    log.
+    """
     paths = {"{spec}": str(directory.spec), "{events}": str(directory.events)}
     command = [paths.get(argument, argument) for argument in settings.command]
     if spec.standby:
@@ -53,7 +55,7 @@ def driver_command(
 
 
 def _name_of_control_plane(settings: AgentSettings) -> str:
-    """The name of the agent's control plane in messages; a password in the address is not part of it."""
+    """Return the name of the agent's control plane in messages; a password in the address is not part of it."""
     address = urlsplit(settings.api)
     url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
     return f"the control plane at {url} (host {settings.name})"

@@ -82,7 +82,7 @@ class PushBatcher:
         self._phase = random.random()  # so that agents do not all flush at the same moment
 
     def timer(self) -> FlushTimer:
-        """The timer for the forwarder of one run."""
+        """Return the timer for the forwarder of one run."""
         timer = FlushTimer(self._until_flush_s)
         self._timers.add(timer)
         return timer

@@ -49,7 +49,7 @@ def pause_s(policy: RunRestartPolicy, consecutive_failures: int) -> float:
 
 
 def exhausted(consecutive_failures: int, last: Failure | None) -> RestartsExhausted:
-    """The error of a run that may have no further attempt; `last` is the failure of the newest attempt."""
+    """Return the error of a run that may have no further attempt; `last` is the failure of the newest attempt."""
     reason = last.what if last is not None else "it stopped although its desired state is RUNNING"
     return RestartsExhausted(f"The driver failed {consecutive_failures} times in a row; last: {reason}")
 

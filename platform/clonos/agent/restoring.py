@@ -244,7 +244,7 @@ def main(
 
 
 def _storage_conf(job: JobSpec, command: Sequence[str]) -> dict[str, str]:
-    """The Spark configuration of the job, overridden by the cluster that the driver's command names."""
+    """Return the Spark configuration of the job, overridden by the cluster that the driver's command names."""
     conf = dict(job.spec.spark_conf)
     for file in _values(command, _CLUSTER):
         conf |= ClusterSpec.model_validate_json(Path(file).read_text()).spec.spark_conf
@@ -252,7 +252,7 @@ def _storage_conf(job: JobSpec, command: Sequence[str]) -> dict[str, str]:
 
 
 def _values(command: Sequence[str], option: str) -> list[str]:
-    """The values of an option in the driver's command line."""
+    """Return the values of an option in the driver's command line."""
     return [value for name, value in pairwise(command) if name == option]
 
 

@@ -183,7 +183,7 @@ class RunAttempt:
         return True
 
     def unresponsive_s(self) -> float | None:
-        """The limit in seconds that an unresponsive driver has exceeded; None if the driver responds."""
+        """Return the limit in seconds that an unresponsive driver has exceeded; None if the driver responds."""
         if self._timer.expired(self.status.heartbeat_at()):
             return self._context.settings.driver_heartbeat_timeout_s
         if self.is_idle_pool_driver:

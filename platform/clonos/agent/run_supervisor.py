@@ -135,7 +135,7 @@ class RunSupervisor:
             self._checkpoint_bytes = await asyncio.to_thread(measure_checkpoint, self._spec, self._settings.home)
 
     def report(self) -> RunReport:
-        """The state of the run, for the next heartbeat."""
+        """Return the state of the run, for the next heartbeat."""
         attempt, record, spec = self._attempt, self._attempt.record, self._spec
         attempt.status.read()
         state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED"]
@@ -426,7 +426,7 @@ class RunSupervisor:
         await self._wait(deadline.left_s())
 
     async def _finish(self, exit_code: int | None) -> None:
-        """The driver exited: kill the processes that it left, and decide whether another attempt follows."""
+        """Handle the driver's exit: kill the processes that it left, and decide whether another attempt follows."""
         self._attempt.status.read()
         self._outcome = self._outcome_of(exit_code)
         # A standby on another host must not wait until the last process has exited.

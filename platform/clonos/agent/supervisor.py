@@ -67,7 +67,7 @@ class Supervisor:
         self._context.artifacts.keep_only({spec.artifact for spec in work.runs})
 
     def reports(self) -> list[RunReport]:
-        """The states of all runs, for the next heartbeat."""
+        """Return the states of all runs, for the next heartbeat."""
         return [supervisor.report() for supervisor in self._runs.values()]
 
     async def failure(self) -> None:

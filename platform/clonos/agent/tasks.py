@@ -91,7 +91,7 @@ class Tasks:
             del self._running[task.task]
 
     def _user_with_folder(self, task: HostTask) -> DriverUser | None:
-        """The user for the task, who also runs the job's drivers. A savepoint's folder is created for it."""
+        """Return the user for the task, who also runs the job's drivers. A savepoint's folder is created for it."""
         user = driver_user(self._settings, task.owner_number)
         if user is not None:
             savepoints = self._settings.home.absolute() / "savepoints"
@@ -199,7 +199,7 @@ class Tasks:
 
 
 def with_storage(task: HostTask, secrets: Path) -> HostTask:
-    """The task with ``sparkConf``, the configuration of Spark's file systems with their secrets, instead of
+    """Return the task with ``sparkConf``, the configuration of Spark's file systems with their secrets, instead of
     ``storage``.
 
     Raises:
@@ -227,7 +227,7 @@ class _Ended(NamedTuple):
 
 
 def cluster_of(task: HostTask) -> ClusterSpec:
-    """The cluster that a host task checks, as the control plane described it.
+    """Return the cluster that a host task checks, as the control plane described it.
 
     Raises:
         SpecError: The task has no description of a cluster.
@@ -245,7 +245,7 @@ def timeout_of(task: HostTask) -> float | None:
 
 
 def result_of(exit_code: int | None, out: str, errors: str) -> TaskResult:
-    """The result of a check, from the exit code of its process, its output and its errors."""
+    """Return the result of a check, from the exit code of its process, its output and its errors."""
     if exit_code == 0:
         try:
             report = ClusterReport.model_validate_json(out.strip().rpartition("\n")[2])
@@ -256,7 +256,9 @@ def result_of(exit_code: int | None, out: str, errors: str) -> TaskResult:
 
 
 def _error_in(text: str, exit_code: int | None) -> ClonosError:
-    """The error that a check printed as its last line of JSON: ``error`` (a slug), ``what``, ``kept``, ``hint``."""
+    """Return the error that a check printed as its last line of JSON: ``error`` (a slug), ``what``, ``kept``,
+    ``hint``.
+    """
     lines = text.strip().splitlines() or ["it wrote no error"]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):

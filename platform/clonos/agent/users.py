@@ -26,7 +26,7 @@ class DriverUser:
 
 
 def driver_user(settings: AgentSettings, owner_number: int) -> DriverUser | None:
-    """The user of an owner's drivers and tasks; None: the agent's own.
+    """Return the user of an owner's drivers and tasks; None: the agent's own.
 
     Args:
         settings: Settings of the agent.
@@ -77,7 +77,7 @@ def close_folder(folder: Path) -> None:
 
 
 def folder_of(location: str) -> Path | None:
-    """The path of a location with the scheme ``file:`` or none; None if it is on HDFS or S3."""
+    """Return the path of a location with the scheme ``file:`` or none; None if it is on HDFS or S3."""
     parts = urlsplit(location)
     return Path(parts.path) if parts.scheme in ("", "file") else None
 

@@ -22,15 +22,19 @@ class Check(BaseModel):
 
 
 def ok(name: str, what: str) -> Check:
-    """The result of a check that found no problem: `what` describes the state."""
+    """Return the result of a check that found no problem: `what` describes the state."""
     return Check(name=name, status="ok", what=what)
 
 
 def warn(name: str, what: str, *, meaning: str, fix: str) -> Check:
-    """The result of a check whose problem does not prevent jobs from running: finding, consequence and advice."""
+    """Return the result of a check whose problem does not prevent jobs from running: finding, consequence and
+    advice.
+    """
     return Check(name=name, status="warn", what=what, meaning=meaning, fix=fix)
 
 
 def fail(name: str, what: str, *, meaning: str, fix: str) -> Check:
-    """The result of a check whose problem prevents jobs from running correctly: finding, consequence and advice."""
+    """Return the result of a check whose problem prevents jobs from running correctly: finding, consequence and
+    advice.
+    """
     return Check(name=name, status="fail", what=what, meaning=meaning, fix=fix)

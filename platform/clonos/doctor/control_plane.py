@@ -108,7 +108,7 @@ def _token(client: Client) -> Iterator[Check]:
 
 
 def _tokens_in_use(client: Client, *, but: str) -> Iterator[Check]:
-    """The other tokens that were used within a week, and expire soon: an agent has failed to replace its own."""
+    """Yield the other tokens that were used within a week, and expire soon: an agent has failed to replace its own."""
     since = datetime.now(UTC) - timedelta(days=7)
     for token in client.tokens.list().data:
         in_use = token.last_used_at is not None and token.last_used_at > since and token.revoked_at is None

@@ -51,7 +51,7 @@ def diagnose(
 
 
 def _safely(name: str, checker: Checker) -> list[Check]:
-    """The results of one check; an exception becomes a failed check."""
+    """Return the results of one check; an exception becomes a failed check."""
     try:
         return list(checker())
     except Exception as error:

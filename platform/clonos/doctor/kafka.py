@@ -198,7 +198,7 @@ def _topic(admin: AdminClient) -> Iterator[str]:
 
 
 def _publish(kafka: KafkaSettings, topic: str) -> float:
-    """The broker's timestamp of the record, in milliseconds since 1970."""
+    """Return the broker's timestamp of the record, in milliseconds since 1970."""
     reports: list[tuple[Any, Message]] = []
     producer = Producer(client_config(kafka, transactional_id="clonos.doctor", transaction_timeout_ms=10_000))
     producer.init_transactions(_TIMEOUT_S)

@@ -57,7 +57,7 @@ class Plan(BaseModel):
         return [f"spark-worker-{number + 1}" for number in range(self.spark_workers)]
 
     def spark(self, jars: Jars) -> StandaloneSpark:
-        """The Spark cluster."""
+        """Return the Spark cluster."""
         return spark_cluster(self.folder.path / "spark", jars)
 
     @property
@@ -76,7 +76,7 @@ class Plan(BaseModel):
         return self.home.absolute() / "admin.token"
 
     def environment(self, kafka: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment variables of all processes: those in `base`, and the platform's own.
+        """Return the environment variables of all processes: those in `base`, and the platform's own.
 
         Args:
             kafka: Bootstrap servers.
@@ -91,7 +91,7 @@ class Plan(BaseModel):
         }
 
     def control_plane_environment(self, kafka: str, port: int) -> dict[str, str]:
-        """The environment variables of the control plane; `kafka` is the bootstrap servers, `port` its port."""
+        """Return the environment variables of the control plane; `kafka` is the bootstrap servers, `port` its port."""
         return {
             **self.environment(kafka),
             "CLONOS_API__HOME": str(self.home.absolute()),
@@ -102,7 +102,7 @@ class Plan(BaseModel):
         }
 
     def agent_command(self, name: str, api: str) -> list[str]:
-        """The command line of the agent `name` for the control plane at the address `api`."""
+        """Return the command line of the agent `name` for the control plane at the address `api`."""
         options = {
             "--api": api,
             "--name": name,
@@ -116,7 +116,7 @@ class Plan(BaseModel):
 
 
 def free_port(requested: int | None) -> int:
-    """The requested port, or the first free port from 8484 on if `requested` is None."""
+    """Return the requested port, or the first free port from 8484 on if `requested` is None."""
     if requested is not None:
         if not port_is_free(requested):
             raise PortInUse(f"The port {requested} is in use.", kept="nothing was started.")

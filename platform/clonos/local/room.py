@@ -33,7 +33,7 @@ class Room(NamedTuple):
 
 
 def room_for(agents: int, requested: int | None = None, *, spark_workers: int = 0) -> Room:
-    """The slots and pool drivers of each agent on this machine.
+    """Return the slots and pool drivers of each agent on this machine.
 
     An agent has a slot for each core as far as the free memory allows: at least two, at most eight. Fewer than two
     would leave no room for an upgrade beside a driver and its standby.

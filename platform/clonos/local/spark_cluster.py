@@ -22,7 +22,7 @@ _PORTS: Final = "ports.json"
 
 
 def spark_cluster(folder: Path, jars: Jars) -> StandaloneSpark:
-    """The Spark cluster with files in `folder`, on the ports of its last start if they are free.
+    """Return the Spark cluster with files in `folder`, on the ports of its last start if they are free.
 
     Jobs that run again with the platform were placed with the master's address. Executors use the start-up cache that
     ``make setup`` created for drivers.

@@ -24,7 +24,7 @@ class Folder:
 
     @classmethod
     def of(cls, home: Path) -> Folder:
-        """The directory of the local platform below `home` (``CLONOS_HOME``)."""
+        """Return the directory of the local platform below `home` (``CLONOS_HOME``)."""
         return cls(home.absolute() / "local")
 
     def create(self) -> None:
@@ -48,7 +48,7 @@ class Folder:
         return self.path / "lock"
 
     def log(self, part: str) -> Path:
-        """The log file of a process, such as ``supervisor``."""
+        """Return the log file of a process, such as ``supervisor``."""
         return self.logs / f"{part}.log"
 
 

@@ -104,7 +104,7 @@ class Report(DriverEvent, kw_only=True):
 
     @classmethod
     def of(cls, error: BaseException, **fields: Any) -> Self:
-        """The event that reports `error`; `fields`: further fields of the event."""
+        """Return the event that reports `error`; `fields`: further fields of the event."""
         return cls(**(error_fields(error) | fields))
 
 
@@ -713,7 +713,7 @@ _decoder: Final = msgspec.json.Decoder(Event)
 
 
 def as_line(event: DriverEvent) -> str:
-    """An event as one line of JSON. U+FFFD replaces a lone surrogate, which UTF-8 cannot encode."""
+    """Return an event as one line of JSON. U+FFFD replaces a lone surrogate, which UTF-8 cannot encode."""
     try:
         return _encoder.encode(event).decode()
     except UnicodeEncodeError:
@@ -721,7 +721,7 @@ def as_line(event: DriverEvent) -> str:
 
 
 def from_line(line: str | bytes) -> DriverEvent:
-    """The event in a line of JSON.
+    """Return the event in a line of JSON.
 
     None replaces infinity and NaN, U+FFFD replaces NUL and lone surrogates: not every database stores them.
 
@@ -741,7 +741,7 @@ def from_line(line: str | bytes) -> DriverEvent:
 
 
 def from_fields(fields: Any) -> DriverEvent:
-    """The event with these fields, one of which is ``event``.
+    """Return the event with these fields, one of which is ``event``.
 
     Raises:
         ValueError: As `from_line`.
@@ -755,7 +755,7 @@ def from_fields(fields: Any) -> DriverEvent:
 
 
 def storable(value: Any) -> Any:
-    """A copy of a JSON value that every database accepts.
+    """Return a copy of a JSON value that every database accepts.
 
     None replaces infinity and NaN, U+FFFD replaces NUL, and ``?`` replaces a lone surrogate.
     """
@@ -772,7 +772,7 @@ def storable(value: Any) -> Any:
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:
-    """The fields of a `Report` of `error`; ``stack`` if it has a cause."""
+    """Return the fields of a `Report` of `error`; ``stack`` if it has a cause."""
     if not isinstance(error, ClonosError):
         return {"what": f"{type(error).__name__}: {error}"}
     fields = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
@@ -787,7 +787,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 
 
 def _stack(cause: BaseException) -> str:
-    """The stack as text; an exception of Spark contains the traceback of the worker, then the one of the JVM."""
+    """Return the stack as text; an exception of Spark contains the traceback of the worker, then the one of the JVM."""
     text = "".join(traceback.format_exception(cause, chain=False))
     half = _MAX_STACK_CHARACTERS // 2
     return text if len(text) <= _MAX_STACK_CHARACTERS else f"{text[:half]}\n…\n{text[-half:]}"

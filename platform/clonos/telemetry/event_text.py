@@ -19,13 +19,13 @@ _MAX_VALUE: Final = 300
 
 
 def level_of(fields: _Fields) -> str:
-    """The level of a log line without one: ``info``, ``warning`` or ``error``."""
+    """Return the level of a log line without one: ``info``, ``warning`` or ``error``."""
     event = _event(fields)
     return "info" if event is None else event.level
 
 
 def text_of(fields: _Fields) -> str:
-    """An event, or the fields of a JSON log line, as a short text.
+    """Return an event, or the fields of a JSON log line, as a short text.
 
     Example:
         >>> text_of({"event": "state", "job": "orders", "generation": 2, "state": "RUNNING", "at": 1.0})
@@ -47,7 +47,7 @@ def text_of(fields: _Fields) -> str:
 
 
 def _event(fields: _Fields) -> DriverEvent | None:
-    """The event of a driver with these fields; None if they are the fields of another log line."""
+    """Return the event of a driver with these fields; None if they are the fields of another log line."""
     try:
         return from_fields(fields)
     except ValueError:
@@ -67,7 +67,7 @@ def _value(value: Any) -> str:
 
 
 def _text(event: DriverEvent) -> str:
-    """The text of an event; empty: its fields are shown as they are."""
+    """Return the text of an event; empty: its fields are shown as they are."""
     match event:
         case reported.State():
             return f"state {event.state}"

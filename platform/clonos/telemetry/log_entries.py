@@ -141,7 +141,7 @@ class LogParser:
         self._blocks: dict[str, str] = {}  # what may follow the newest entry of a run
 
     def parse(self, lines: Iterable[tuple[str, str]]) -> list[LogEntry]:
-        """The entries of `lines` (run, text), in their order. The next call may continue the last one."""
+        """Return the entries of `lines` (run, text), in their order. The next call may continue the last one."""
         entries: list[LogEntry] = []
         for run, line in lines:
             entry, continues = self.add(run, line)
@@ -171,7 +171,7 @@ class LogParser:
         return entry, False
 
     def _begin(self, run: str, line: str, before: LogEntry | None) -> tuple[LogEntry, str]:
-        """The entry that begins with `line`, and what may follow it."""
+        """Return the entry that begins with `line`, and what may follow it."""
         time, generation = (before.time, before.generation) if before is not None else (None, None)
         empty = LogEntry(time, "info", self._driver(run, generation), run, line[:_MAX_MESSAGE], generation)
         if line.startswith("{") and (fields := _json_fields(line)) is not None:
@@ -189,7 +189,7 @@ class LogParser:
         return empty, "text"
 
     def _from_fields(self, empty: LogEntry, fields: Mapping[str, Any], message: str) -> LogEntry:
-        """The entry of a JSON line."""
+        """Return the entry of a JSON line."""
         level = str(fields.get("level") or level_of(fields))
         own = "generation" in fields
         generation = (_number(fields["generation"]) or None) if own else empty.generation
@@ -218,7 +218,7 @@ class LogParser:
 
 
 def _from_dated(empty: LogEntry, time: str, rest: str) -> tuple[LogEntry, str]:
-    """The entry of a line that begins with a time."""
+    """Return the entry of a line that begins with a time."""
     empty = replace(empty, time=_time(time) or empty.time)
     if match := _LOG4J.match(rest):
         return replace(empty, level=_LEVEL_OF[match[1].lower()], process="spark-jvm", message=match[2]), "record"
@@ -336,7 +336,7 @@ def _is_routine(fields: Mapping[str, Any]) -> bool:
 
 
 def _json_fields(line: str) -> dict[str, Any] | None:
-    """The fields of a JSON line with an event; of one whose end is missing, those at its start."""
+    """Return the fields of a JSON line with an event; of one whose end is missing, those at its start."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -349,7 +349,7 @@ def _json_fields(line: str) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
-    """The value of a field of a line whose end is missing."""
+    """Return the value of a field of a line whose end is missing."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
 
 
@@ -358,7 +358,7 @@ def _number(value: Any) -> int | None:
 
 
 def _time(value: Any) -> datetime | None:
-    """A time from seconds since 1970, or from text. A time without a zone is read as UTC.
+    """Return a time from seconds since 1970, or from text. A time without a zone is read as UTC.
 
     None: not a time, or in the first or last year of `datetime`, where conversions between zones fail.
     """

@@ -113,8 +113,8 @@ class Lineage:
 
 @contextlib.contextmanager
 def lineage(job: str, settings: LineageSettings) -> Iterator[Lineage | None]:
-    """The OpenLineage sender of a driver of `job`; None if no URL is set, or (after a warning) if its packages are not
-    installed.
+    """Provide the OpenLineage sender of a driver of `job`; None if no URL is set, or (after a warning) if its packages
+    are not installed.
     """
     sender = None
     if settings.url:

@@ -33,14 +33,14 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """A JSON text in which control characters beyond ASCII are escaped; its value is unchanged."""
+    """Return a JSON text in which control characters beyond ASCII are escaped; its value is unchanged."""
     return text if text.isprintable() else _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def console(
     *, stderr: bool = False, file: IO[str] | None = None, soft_wrap: bool = False, width: int | None = None
 ) -> Console:
-    """A console of Rich that prints only printable text, and reads no markup in it.
+    """Return a console of Rich that prints only printable text, and reads no markup in it.
 
     Args:
         stderr: Whether it writes to standard error.

@@ -70,7 +70,9 @@ def is_reference(text: str) -> bool:
 
 
 def redact(value: Any) -> Any:
-    """A copy of `value` in which secrets are hidden: fields with a secret's name, and texts that look like a secret."""
+    """Return a copy of `value` in which secrets are hidden: fields with a secret's name, and texts that look like a
+    secret.
+    """
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):

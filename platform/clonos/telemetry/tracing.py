@@ -133,7 +133,7 @@ class Traces:
 
 
 def open_traces(service: str, settings: TraceSettings) -> Traces | None:
-    """A sender of traces for `service`; None if no endpoint is set, or (after a warning) if its packages are not
+    """Return a sender of traces for `service`; None if no endpoint is set, or (after a warning) if its packages are not
     installed.
     """
     if not settings.endpoint:
@@ -147,7 +147,7 @@ def open_traces(service: str, settings: TraceSettings) -> Traces | None:
 
 @contextlib.contextmanager
 def tracing(service: str, settings: TraceSettings) -> Iterator[Traces | None]:
-    """A context with the sender of `open_traces`, which sends the remaining spans at the end."""
+    """Provide a context with the sender of `open_traces`, which sends the remaining spans at the end."""
     traces = open_traces(service, settings)
     try:
         yield traces

@@ -130,7 +130,7 @@ def _until_running(
 
 
 def _place(job: JobFacts, fleet: Fleet, within_s: float) -> list[Decision]:
-    """Creates a run on a host, or shows why there is no host."""
+    """Create a run on a host, or show why there is no host."""
     placement = place(job, fleet)
     cause = _cause_of_recovery(job)
     if isinstance(placement, Placement):
@@ -141,18 +141,18 @@ def _place(job: JobFacts, fleet: Fleet, within_s: float) -> list[Decision]:
 
 
 def _cause_of_recovery(job: JobFacts) -> Failure | None:
-    """The failure of a job that gets a driver now: that no host was free is over."""
+    """Return the failure of a job that gets a driver now: that no host was free is over."""
     return job.failure if job.failure is not None and job.failure.error != NoHost.slug else None
 
 
 def _first_claim(job: JobFacts, run: RunFacts) -> list[Decision]:
-    """Records the changes of a start's first claim."""
+    """Record the changes of a start's first claim."""
     changed = job.start_from or job.resolutions or job.adopt or (job.local and job.home != run.host)
     return [RecordFirstClaim(run.host)] if (run.claimed or run.running) and changed else []
 
 
 def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: str) -> list[Decision]:
-    """Waits for the driver, and gives up at the deadline. There is none while the driver waits for Kafka."""
+    """Wait for the driver, and give up at the deadline. There is none while the driver waits for Kafka."""
     if run.waiting:
         return [] if job.deadline is None and _same(run.failure, job.failure) else [SetDeadline(None, run.failure)]
     if job.deadline is None and job.failure is not None and job.failure.error in _OUTAGES:
@@ -171,7 +171,7 @@ def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: st
 
 
 def _host_lost(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
-    """The job recovers on another host."""
+    """Return the job recovers on another host."""
     failure, cause = _failure_of_host(run, fleet)
     standby = _standby_for(job, run, fleet)
     if standby is None:
@@ -192,7 +192,7 @@ def _host_unresponsive(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decis
 
 
 def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
-    """The driver ended, and its agent starts no other."""
+    """Return the driver ended, and its agent starts no other."""
     if run.finished:
         return [Transition(JobState.FINISHED)]
     if (continued := in_doubt.decide(job, run)) is not None:
@@ -212,7 +212,7 @@ def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
 
 
 def _adopt_self_promoted(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> list[Decision]:
-    """Records the promotion of a standby that took over by itself while the control plane was unavailable."""
+    """Record the promotion of a standby that took over by itself while the control plane was unavailable."""
     standby = next((s for s in job.standbys if s.self_promoted and fleet.alive(s.host)), None)
     if standby is None or run is None or job.planned_move is not None:
         return []
@@ -223,7 +223,7 @@ def _adopt_self_promoted(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> l
 
 
 def _failure_of_host(run: RunFacts, fleet: Fleet) -> tuple[Failure, RecoveryCause]:
-    """The failure and the cause of the recovery of a run whose host sends no heartbeats."""
+    """Return the failure and the cause of the recovery of a run whose host sends no heartbeats."""
     cause = _cause(run, "host-lost")
     if cause == "shutdown" and run.failure is not None:
         return run.failure, cause
@@ -231,7 +231,7 @@ def _failure_of_host(run: RunFacts, fleet: Fleet) -> tuple[Failure, RecoveryCaus
 
 
 def _cause(run: RunFacts, otherwise: RecoveryCause) -> RecoveryCause:
-    """The cause of the recovery of a run: its agent may have stopped the driver."""
+    """Return the cause of the recovery of a run: its agent may have stopped the driver."""
     # Until an attempt has ended, the failure is the previous attempt's.
     before_next = run.state in ("PENDING", "STARTING", "STOPPING", "EXITED")
     stopped = before_next and run.failure is not None and run.failure.error == StoppedWithAgent.slug
@@ -263,7 +263,7 @@ def _take_over(
 
 
 def _standby_for(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> StandbyFacts | None:
-    """Returns the standby that can take over from a run immediately; None: there is none.
+    """Return the standby that can take over from a run immediately; None: there is none.
 
     Without a run, the job starts in its newest version. Otherwise the standby has the version of the driver, because a
     changed specification counts from the next start. A standby on another host is preferred: the host of the driver may

@@ -21,34 +21,34 @@ from clonos_api.reconcile.placement import NoPlacement
 
 
 def no_host(reason: NoPlacement) -> Failure:
-    """Returns the failure of a job that no host accepts at the moment."""
+    """Return the failure of a job that no host accepts at the moment."""
     return new_failure(NoHost, reason.why, hint=reason.hint, retry=not reason.permanent)
 
 
 def host_lost(host: HostFacts | None) -> Failure:
-    """Returns the failure of a run whose host sends no heartbeats."""
+    """Return the failure of a run whose host sends no heartbeats."""
     return new_failure(HostLost, f"Host {host.name if host else '(removed)'} is unreachable.")
 
 
 def driver_ended(run: RunFacts) -> Failure:
-    """Returns the failure of a run whose driver exited and is not restarted."""
+    """Return the failure of a run whose driver exited and is not restarted."""
     code = "an unknown exit code" if run.exit_code is None else f"exit code {run.exit_code}"
     return run.failure or new_failure(DriverEnded, f"The driver ended with {code}.")
 
 
 def deadline_passed(what: str, run: RunFacts) -> Failure:
-    """Returns the failure of a job that stayed in a state beyond its deadline; `what` is the text for users."""
+    """Return the failure of a job that stayed in a state beyond its deadline; `what` is the text for users."""
     cause = f" Previous failure: {run.failure.what}" if run.failure else ""
     return new_failure(DeadlinePassed, what + cause)
 
 
 def start_point_missing(why: str) -> Failure:
-    """Returns the failure of a start from an older point that is not available."""
+    """Return the failure of a start from an older point that is not available."""
     return new_failure(StartPointMissing, why)
 
 
 def version_missing(job: str) -> Failure:
-    """Returns the failure of a job whose next run has a version that is not stored any more."""
+    """Return the failure of a job whose next run has a version that is not stored any more."""
     return new_failure(
         NotFound,
         f"The version of job {job} that was to continue with its epochs in doubt is not stored any more.",
@@ -58,7 +58,7 @@ def version_missing(job: str) -> Failure:
 
 
 def not_moved(why: str, cause: Failure | None = None) -> Failure:
-    """Returns the failure of a planned move for the reason `why`; the job continues as before."""
+    """Return the failure of a planned move for the reason `why`; the job continues as before."""
     return new_failure(
         MoveFailed,
         f"{why}: {cause.what}" if cause else f"{why}.",
@@ -69,7 +69,7 @@ def not_moved(why: str, cause: Failure | None = None) -> Failure:
 
 
 def not_upgraded(job: str, version: int, previous: int, cause: Failure) -> Failure:
-    """Returns the failure of an upgrade: `version` failed before all its queries had returned.
+    """Return the failure of an upgrade: `version` failed before all its queries had returned.
 
     The version `previous` runs again.
     """
@@ -84,7 +84,7 @@ def not_upgraded(job: str, version: int, previous: int, cause: Failure) -> Failu
 
 
 def not_reverted(job: str, version: int, previous: int, cause: Failure) -> Failure:
-    """Returns the failure of an upgrade to `version`: the version `previous`, to go back to, is not stored."""
+    """Return the failure of an upgrade to `version`: the version `previous`, to go back to, is not stored."""
     return cause.model_copy(
         update={
             "error": UpgradeFailed.slug,
@@ -97,10 +97,10 @@ def not_reverted(job: str, version: int, previous: int, cause: Failure) -> Failu
 
 
 def move_overtaken(why: str) -> Failure:
-    """Returns the failure of a planned move that a newer request replaced."""
+    """Return the failure of a planned move that a newer request replaced."""
     return new_failure(Overtaken, f"The move was given up: {why}.")
 
 
 def savepoint_given_up() -> Failure:
-    """Returns the failure of a savepoint that no agent took or deleted in time."""
+    """Return the failure of a savepoint that no agent took or deleted in time."""
     return new_failure(SavepointGivenUp, "No agent took (or deleted) the savepoint before the request ended.")

@@ -40,7 +40,7 @@ def decide(job: JobFacts, run: RunFacts) -> list[Decision] | None:
 
 
 def explained(job: JobFacts, run: RunFacts, failure: Failure) -> Failure:
-    """The failure of a job, with the commands that decide about epochs in doubt; others are unchanged."""
+    """Return the failure of a job, with the commands that decide about epochs in doubt; others are unchanged."""
     if not _refused(failure):
         return failure
     planners = [version for version in run.planned_by if version not in (None, run.version)]

@@ -98,7 +98,7 @@ def _prepare(job: JobFacts, move: Moving, run: RunFacts | None, fleet: Fleet, no
 
 
 def _standby_failed(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> list[Decision] | None:
-    """The selected standby ended before the hand-over: another one is selected, a limited number of times."""
+    """Return the selected standby ended before the hand-over: another one is selected, a limited number of times."""
     cause = job.successor.failure if job.successor is not None else None
     if move.failed + 1 < MAX_STANDBYS and (cause is None or cause.retry):
         return [SetMoveStandby(None, failed=True)]
@@ -157,7 +157,7 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
 
 
 def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
-    """The standby is the driver. All queries of a new version must return, and one must finish an epoch.
+    """Return the standby is the driver. All queries of a new version must return, and one must finish an epoch.
 
     A version that has run for `PROVE_S` since its newest claim is accepted too: a query may have no input, or a long
     epoch. One that does not run `PROVE_S` after its attempt began is taken back; it may wait for Kafka.
@@ -208,7 +208,7 @@ def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Fai
 
 
 def _failed(job: JobFacts, move: Moving, failure: Failure) -> EndMove:
-    """Ends a move that failed. The next start runs the version that worked, unless the job was changed again."""
+    """End a move that failed. The next start runs the version that worked, unless the job was changed again."""
     back = move.cause == "upgrade" and job.version == move.version
     if back and not job.previous_stored:
         return EndMove(failures.not_reverted(job.name, job.version, move.previous, failure))
@@ -216,7 +216,7 @@ def _failed(job: JobFacts, move: Moving, failure: Failure) -> EndMove:
 
 
 def _give_up(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, failure: Failure) -> list[Decision] | None:
-    """Ends the move; the driver continues. It still must leave a draining host: cold, once a slot is free."""
+    """End the move; the driver continues. It still must leave a draining host: cold, once a slot is free."""
     if move.cause != "drain" or _target_reached(move, run, fleet):
         return [_failed(job, move, failure)]
     if has_room(job, fleet):
@@ -253,7 +253,7 @@ def _suits(job: JobFacts, move: Moving, run: RunFacts, host: HostFacts | None) -
 def _suitable_standby(
     job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, *, ready: bool = False
 ) -> StandbyFacts | None:
-    """Returns a standby for the move, a READY one if `ready`; preferably on another host than the driver."""
+    """Return a standby for the move, a READY one if `ready`; preferably on another host than the driver."""
     version = move.version if move.cause == "upgrade" else run.version
     suitable = [
         standby
@@ -267,7 +267,7 @@ def _suitable_standby(
 
 
 def _place(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> Placement | None:
-    """Returns a host for a standby that takes over; None: there is none."""
+    """Return a host for a standby that takes over; None: there is none."""
     if fleet.free <= fleet.reserved:
         return None
     if move.cause == "drain":

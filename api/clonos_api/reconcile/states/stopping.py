@@ -25,7 +25,7 @@ from clonos_api.reconcile.states import failures
 
 
 def requested(job: JobFacts, run: RunFacts | None) -> list[Decision] | None:
-    """Returns the decisions for a pending stop, cancel or restart request; None: there is none."""
+    """Return the decisions for a pending stop, cancel or restart request; None: there is none."""
     if job.desired is DesiredState.CANCELED:
         return cancel(run)
     if job.desired is DesiredState.STOPPED:
@@ -38,14 +38,14 @@ def requested(job: JobFacts, run: RunFacts | None) -> list[Decision] | None:
 
 
 def cancel(run: RunFacts | None) -> list[Decision]:
-    """Returns the decisions that kill the driver of a cancelled job."""
+    """Return the decisions that kill the driver of a cancelled job."""
     if run is None or run.discarded or run.done:
         return [Transition(JobState.CANCELED)]
     return [UpdateRun(run.id, "STOPPED", StopMode.FORCE), Transition(JobState.CANCELLING, CANCEL_S)]
 
 
 def stop(run: RunFacts | None, request: StopRequest) -> list[Decision]:
-    """Returns the decisions that stop the driver in the requested mode."""
+    """Return the decisions that stop the driver in the requested mode."""
     if run is None or run.discarded:
         return [Transition(JobState.STOPPED)]
     within_s = request.timeout_s + STOP_MARGIN_S
@@ -94,7 +94,7 @@ def cancelling(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime)
 
 
 def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet, late: bool) -> list[Decision]:
-    """Takes the savepoint, if requested, of a stop whose driver has ended."""
+    """Take the savepoint, if requested, of a stop whose driver has ended."""
     savepoint = job.stop is not None and job.stop.mode is StopMode.CHECKPOINT
     if not savepoint or run.exit_code != 0 or job.savepoint in ("COMPLETED", "FAILED"):
         return _stopped(job, run.failure)

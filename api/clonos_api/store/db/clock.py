@@ -53,12 +53,12 @@ def _between_in_sqlite(element: _Between, compiler: Any, **options: Any) -> str:
 
 
 def seconds_between(earlier: Any, later: Any) -> ColumnElement[float]:
-    """The seconds from one time to another, as an expression within a statement."""
+    """Return the seconds from one time to another, as an expression within a statement."""
     return _Between(earlier, later)
 
 
 def clock(plus_s: float = 0.0) -> ColumnElement[datetime]:
-    """The database's time plus `plus_s` seconds, as an expression within a statement."""
+    """Return the database's time plus `plus_s` seconds, as an expression within a statement."""
     return _Clock(cast(literal(plus_s), Float(53)))
 
 
@@ -66,6 +66,6 @@ _NOW: Final = select(clock())
 
 
 async def now(session: AsyncSession) -> datetime:
-    """The database's time; SQLite has a resolution of one millisecond."""
+    """Return the database's time; SQLite has a resolution of one millisecond."""
     moment: datetime = (await session.execute(_NOW)).scalar_one()
     return moment.astimezone(UTC)

@@ -146,7 +146,7 @@ class Database:
     async def transaction(
         self, *, by: Actor | None = None, origin: Origin = Origin.USER
     ) -> AsyncIterator[AsyncSession]:
-        """A transaction that may write; it commits at the end of the body, and rolls back if the body raises.
+        """Provide a transaction that may write; it commits at the end of the body, and rolls back if the body raises.
 
         Args:
             by: The requester; the store then adds an audit entry for each change.
@@ -209,7 +209,7 @@ class Database:
         return shutil.disk_usage(Path(self.url.database or "").resolve().parent).free
 
     def disk_trouble(self) -> str:
-        """The reason why the database's disk accepts no or few writes; empty: it accepts them.
+        """Return the reason why the database's disk accepts no or few writes; empty: it accepts them.
 
         A refused write counts for `_REFUSAL_S` seconds: a replica that is not ready gets no requests, so it may write
         nothing more, and would never be ready again.
@@ -248,13 +248,13 @@ class Database:
 
     @asynccontextmanager
     async def reading(self, *, origin: Origin = Origin.USER) -> AsyncIterator[AsyncSession]:
-        """A transaction that only reads, inside the context. `origin` selects its connection."""
+        """Provide a transaction that only reads, inside the context. `origin` selects its connection."""
         async with self._reading(self._engines[origin]) as session:
             yield session
 
     @asynccontextmanager
     async def statements(self, *, origin: Origin = Origin.AGENT) -> AsyncIterator[AsyncSession]:
-        """A session for single statements; on PostgreSQL each commits immediately, without further round trips.
+        """Provide a session for single statements; on PostgreSQL each commits immediately, without further round trips.
 
         They do not wake waiting requests (`notifier`).
         """

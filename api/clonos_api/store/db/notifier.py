@@ -67,7 +67,7 @@ class Notifier:
                 self._set(key, revision)
 
     def seen(self) -> dict[str, int]:
-        """A copy of the numbers that this process has."""
+        """Return a copy of the numbers that this process has."""
         return dict(self._newest)
 
     def correct(self, before: Mapping[str, int], current: Mapping[str, int]) -> None:

@@ -63,7 +63,8 @@ async def by_number(session: AsyncSession, query: Select[R], number: Any, window
 
 
 def cut(rows: list[R], window: Window, cursor: Callable[[R], str]) -> Page[R]:
-    """The page of `rows`, which were read with the limit `window.limit + 1`: an extra row shows that pages follow.
+    """Return the page of `rows`, which were read with the limit `window.limit + 1`: an extra row shows that pages
+    follow.
 
     `cursor` computes the cursor of a row; the page's last row determines `Page.next`.
     """

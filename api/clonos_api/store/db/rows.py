@@ -15,12 +15,12 @@ R = TypeVar("R", bound=Base)
 
 
 def new_id() -> str:
-    """A new id: a UUIDv7, which grows with time."""
+    """Return a new id: a UUIDv7, which grows with time."""
     return str(uuid7())
 
 
 def upsert(session: AsyncSession, table: type[Base]) -> Any:
-    """An ``INSERT`` statement for the table in the database's dialect, which supports ``ON CONFLICT``."""
+    """Return an ``INSERT`` statement for the table in the database's dialect, which supports ``ON CONFLICT``."""
     return (postgresql if session.get_bind().dialect.name == "postgresql" else sqlite).insert(table)
 
 

@@ -61,13 +61,13 @@ def downgrade(url: str, revision: str = "base") -> None:
 
 
 def current(url: str) -> str | None:
-    """The current revision of the database's tables; None if they have not been created."""
+    """Return the current revision of the database's tables; None if they have not been created."""
     with _connected(url) as (connection, _):
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def engine_of(url: str) -> Engine:
-    """A synchronous engine for the database, without a pool. The caller disposes of it."""
+    """Return a synchronous engine for the database, without a pool. The caller disposes of it."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(parsed, poolclass=NullPool, connect_args={"connect_timeout": 5})
@@ -83,7 +83,7 @@ def _require_known(revision: str | None) -> None:
 
 
 def newest() -> str:
-    """The newest revision of the tables, which this version of Clonos requires."""
+    """Return the newest revision of the tables, which this version of Clonos requires."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     assert head is not None, "no migrations"
     return head
