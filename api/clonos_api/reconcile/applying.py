@@ -36,8 +36,8 @@ async def apply(
 ) -> JobCase:
     """Write all decisions about one job in a transaction of the leader; return `case` with the changed rows."""
     made, moment, previous = d.Decided(decisions), await now(session), case.run
-    placed, promoted = made.one(d.PlaceRun), made.one(d.PromoteStandby)
-    reverted, ended = made.one(d.RevertVersion), made.one(d.EndMove)
+    placed, promoted = made.get(d.PlaceRun), made.get(d.PromoteStandby)
+    reverted, ended = made.get(d.RevertVersion), made.get(d.EndMove)
     identity = await platform.identity(session) if placed or made.every(d.AddStandby) else ""
     spec = await _spec_of_placed(session, case, locations, identity) if placed else None
     move = applying_standbys.update_move(case, made, locations, moment, identity)
@@ -47,7 +47,7 @@ async def apply(
     elif ended is not None and ended.version is not None:
         job = await jobs.revert(session, job, ended.version)
     job = await _update_job(session, job, made, spec, moment, move.columns)
-    if (begun := made.one(d.BeginRecovery)) is not None:
+    if (begun := made.get(d.BeginRecovery)) is not None:
         await _begin_recovery(session, job, previous, begun, moment, promoted.run if promoted else None)
     await _lock_runs(session, made, previous if promoted else None)
     run = await _update_run(session, previous, made)
@@ -62,9 +62,9 @@ async def apply(
         changes = {} if reverted is None else {"version": job.version, "accept_new_code": True}
         run = await applying_standbys.promote(session, case, job, promoted.run, **changes)
     added = await applying_standbys.write(session, case, job, made, move, locations, identity)
-    run = move.successor if made.one(d.AdoptStandby) is not None else run
+    run = move.successor if made.get(d.AdoptStandby) is not None else run
     savepoint = await _update_savepoint(session, case, job, made, locations)
-    handed = made.one(d.HandOver)
+    handed = made.get(d.HandOver)
     used = {dropped.run for dropped in made.every(d.DropStandby)} | ({promoted.run} if promoted is not None else set())
     used |= {handed.run} if handed is not None and handed.claim else set()
     replaced = previous is not None and run is not None and (run.id != previous.id or run.state == "LOST")
@@ -95,7 +95,7 @@ async def _spec_of_placed(
 
 async def _lost_domain(session: AsyncSession, run: RunRow | None, made: d.Decided) -> str | None:
     """Return the failure domain of the host that was just lost: the placement that follows in this round avoids it."""
-    if run is None or made.one(d.MarkLost) is None:
+    if run is None or made.get(d.MarkLost) is None:
         return None
     host = await session.get(HostRow, run.host)
     return None if host is None else host.failure_domain
@@ -109,16 +109,16 @@ async def _update_job(
     moment: datetime,
     columns: dict[str, Any],
 ) -> JobRow:
-    columns, transition = dict(columns), made.one(d.Transition)
+    columns, transition = dict(columns), made.get(d.Transition)
     # Acknowledged without a driver: the next placement is a new start, with the newest version.
-    if made.one(d.AcknowledgeRestart) or (transition and begins_new_start(JobState(job.state), transition.to)):
+    if made.get(d.AcknowledgeRestart) or (transition and begins_new_start(JobState(job.state), transition.to)):
         columns |= new_start(job.restart_nonce)
-    if (limit := made.one(d.SetDeadline)) is not None:
+    if (limit := made.get(d.SetDeadline)) is not None:
         columns["failure"] = _at(limit.failure, moment)
         columns["state_deadline"] = None if limit.within_s is None else clock(limit.within_s)
-    if (first := made.one(d.RecordFirstClaim)) is not None:
+    if (first := made.get(d.RecordFirstClaim)) is not None:
         columns |= {"start_from": None, "resolutions": None, "adopt": False, "home": first.host}
-    driver = made.one(d.PromoteStandby) or made.one(d.AdoptStandby) or spec
+    driver = made.get(d.PromoteStandby) or made.get(d.AdoptStandby) or spec
     if driver is not None:
         columns["run"] = driver.run
     if transition is not None and transition.to is JobState.FAILED and transition.failure is not None:
@@ -240,7 +240,7 @@ async def _explain_claim(
 async def _lock_runs(session: AsyncSession, made: d.Decided, replaced: RunRow | None) -> None:
     """Locks the runs that change in the order in which reports of agents lock them."""
     changed = [dropped.run for dropped in made.every(d.DropStandby)]
-    changed += [decision.run for decision in (made.one(d.PromoteStandby), made.one(d.SetTakeoverWait)) if decision]
+    changed += [decision.run for decision in (made.get(d.PromoteStandby), made.get(d.SetTakeoverWait)) if decision]
     await runs.lock(session, changed if replaced is None else [*changed, replaced.id])
 
 
@@ -248,22 +248,22 @@ async def _update_run(session: AsyncSession, run: RunRow | None, made: d.Decided
     if run is None:
         return None
     changes: dict[str, Any] = {}
-    if made.one(d.MarkLost) is not None:
+    if made.get(d.MarkLost) is not None:
         run = await runs.lose(session, run)
         changes["desired"] = "ABSENT"
-    if made.one(d.RecordFirstClaim) is not None and (run.spec.accept_new_code or run.spec.adopt):
+    if made.get(d.RecordFirstClaim) is not None and (run.spec.accept_new_code or run.spec.adopt):
         # The driver has recorded the decision about the epochs that were in doubt at this start, and the log is that
         # of this control plane.
         changes |= {"accept_new_code": False, "adopt": False}
-    if (wanted := made.one(d.UpdateRun)) is not None:
+    if (wanted := made.get(d.UpdateRun)) is not None:
         changes |= {"desired": wanted.desired, "stop_mode": wanted.mode}
         changes["stop_timeout_s"] = max(wanted.timeout_s, 0.001)
-    if (waits := made.one(d.SetTakeoverWait)) is not None:
+    if (waits := made.get(d.SetTakeoverWait)) is not None:
         changes["restart"] = run.spec.restart.model_copy(update={"takeover_wait_s": waits.seconds})
-    if (follows := made.one(d.ContinueWith)) is not None:
+    if (follows := made.get(d.ContinueWith)) is not None:
         changes |= {"desired": "ABSENT", "next": follows.next}
     run = await runs.change_spec(session, run, **changes) if changes else run
-    return await runs.end(session, run) if made.one(d.CloseRun) is not None else run
+    return await runs.end(session, run) if made.get(d.CloseRun) is not None else run
 
 
 async def _update_savepoint(
@@ -273,9 +273,9 @@ async def _update_savepoint(
     made: d.Decided,
     locations: CheckpointLocations,
 ) -> SavepointRow | None:
-    if (taken := made.one(d.TakeSavepoint)) is not None:
+    if (taken := made.get(d.TakeSavepoint)) is not None:
         return await begin_save(session, job, taken.host, case.checkpoint_of_run(locations), locations)
-    if made.one(d.GiveUpSavepoint) is not None and case.savepoint is not None:
+    if made.get(d.GiveUpSavepoint) is not None and case.savepoint is not None:
         hosts = [case.run.host] if case.run else []
         return await give_up(session, case.savepoint, hosts, savepoint_given_up())
     return case.savepoint

@@ -43,29 +43,29 @@ def update_move(
     """Compute the changes that the decisions make to the job's planned move; write nothing."""
     move = case.job.moving
     update = MoveUpdate(move, move, successor=case.successor)
-    if made.one(d.EndMove) is not None:
+    if made.get(d.EndMove) is not None:
         update.after = None
         return update
-    if (begun := made.one(d.BeginMove)) is not None and case.run is not None:
+    if (begun := made.get(d.BeginMove)) is not None and case.run is not None:
         version, until = case.run.spec.version, moment + timedelta(seconds=begun.within_s)
         update.after = Moving(cause="drain", leaves=case.run.host, version=version, previous=version, until=until)
     if move is None:
         return update
     changes: dict[str, Any] = {}
-    if (chosen := made.one(d.SetMoveStandby)) is not None:
+    if (chosen := made.get(d.SetMoveStandby)) is not None:
         changes = {"standby": chosen.standby, "failed": move.failed + chosen.failed}
     for added in made.every(d.AddStandby):
         if added.for_move:
             driver = None if added.newest else case.run
             update.spec = standby_spec(case.job, driver, locations, case.clusters, platform)
             changes["standby"] = update.spec.run
-    if (handed := made.one(d.HandOver)) is not None:
+    if (handed := made.get(d.HandOver)) is not None:
         changes |= {"standby": handed.run, "handed_at": moment}
         update.successor = _standby(case, handed.run)[1]
-    promoted = made.one(d.PromoteStandby)
-    if made.one(d.AdoptStandby) is not None or (promoted is not None and promoted.run == move.standby):
+    promoted = made.get(d.PromoteStandby)
+    if made.get(d.AdoptStandby) is not None or (promoted is not None and promoted.run == move.standby):
         changes["taken_at"] = moment
-    if (reverted := made.one(d.RevertVersion)) is not None:
+    if (reverted := made.get(d.RevertVersion)) is not None:
         changes["failure"] = reverted.failure
     if changes:
         update.after = move.model_copy(update=changes)
@@ -96,11 +96,11 @@ async def write(
         run = await runs.create(session, job, host, spec, why=decision.why)
         added.append((await standbys.create(session, job, spec, host.id, decision.why), run))
         move.successor = run if decision.for_move else move.successor
-    if made.one(d.BeginMove) is not None:
+    if made.get(d.BeginMove) is not None:
         events.append(session, "job.move.began", job=job.id, data={"cause": "drain", "operation": None})
-    if (handed := made.one(d.HandOver)) is not None and handed.claim:
+    if (handed := made.get(d.HandOver)) is not None and handed.claim:
         move.successor = await promote(session, case, job, handed.run)
-    if (ended := made.one(d.EndMove)) is not None and move.before is not None:
+    if (ended := made.get(d.EndMove)) is not None and move.before is not None:
         await _dismiss(session, job, move.before, move.successor)
         await planned_moves.end(session, job, move.before, ended.failure)
     return added

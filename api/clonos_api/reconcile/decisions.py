@@ -240,7 +240,7 @@ class Decided:
         for decision in decisions:
             self._by_kind.setdefault(type(decision), []).append(decision)
 
-    def one(self, kind: type[D]) -> D | None:
+    def get(self, kind: type[D]) -> D | None:
         """Return the decision of this kind; None: there is none."""
         return next(iter(self.every(kind)), None)
 
