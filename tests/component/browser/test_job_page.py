@@ -41,9 +41,9 @@ def report(api: Served, job: dict[str, Any], *, lag: int, epoch: int) -> None:
 
     async def change(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job["id"])
-        figures = row.figures
+        figures = copy.deepcopy(row.figures)
         figures.queries["out"].epoch, figures.queries["out"].lag = epoch, {"in": lag}
-        row.metrics = copy.copy(figures)
+        row.metrics = figures
 
     change_rows(api, change)
 
