@@ -33,7 +33,7 @@ def page() -> str:
     lines += [f"    {state} --> [*]" for state in final]
     lines += ["```", "", "| from | to | when | condition | effect |", "|---|---|---|---|---|"]
     for rule in RULES:
-        condition = (rule.guard.__doc__ or "").strip().splitlines()[0]
+        condition = (rule.guard.__doc__ or "").strip().splitlines()[0].removeprefix("Check that ").rstrip(".")
         effect = "new start" if rule.new_start else ""
         lines.append(f"| {_name(rule.source)} | {_name(rule.target)} | {rule.when} | {condition} | {effect} |")
     return "\n".join(lines) + "\n"

@@ -166,7 +166,7 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
         return NoPlacement(_full(fleet, cluster), hint)
 
     def short(host: HostFacts) -> str:
-        """Return a pool driver has its memory already."""
+        """Return why the host lacks memory; a pool driver has its memory already."""
         return "" if job.prefers_pool and host.pool_available else fleet.memory_shortage(host)
 
     best = min(

@@ -21,7 +21,7 @@ Guard = Callable[[Intent], bool]
 
 
 def always(intent: Intent) -> bool:
-    """Return True: the transition records an observed fact.
+    """Check nothing: the transition records an observed fact.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -29,7 +29,7 @@ def always(intent: Intent) -> bool:
 
 
 def run_desired(intent: Intent) -> bool:
-    """Return the desired state is RUNNING.
+    """Check that the desired state is RUNNING.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -37,7 +37,7 @@ def run_desired(intent: Intent) -> bool:
 
 
 def restart_desired(intent: Intent) -> bool:
-    """Return the desired state is RUNNING, requested after the job had ended.
+    """Check that the desired state is RUNNING, requested after the job had ended.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -45,7 +45,7 @@ def restart_desired(intent: Intent) -> bool:
 
 
 def not_canceled(intent: Intent) -> bool:
-    """Return the desired state is not CANCELED.
+    """Check that the desired state is not CANCELED.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -53,7 +53,7 @@ def not_canceled(intent: Intent) -> bool:
 
 
 def stop_desired(intent: Intent) -> bool:
-    """Return the desired state is STOPPED.
+    """Check that the desired state is STOPPED.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """
@@ -61,7 +61,7 @@ def stop_desired(intent: Intent) -> bool:
 
 
 def cancel_desired(intent: Intent) -> bool:
-    """Return the desired state is CANCELED.
+    """Check that the desired state is CANCELED.
 
     A guard of `Rule`: whether the user's request allows the transition.
     """

@@ -109,7 +109,7 @@ class Contexts:
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can be the name of a new context; raises `SpecError` if not."""
+    """Return `name` if it can be the name of a new context; raise `SpecError` if not."""
     if name == LOCAL:
         raise SpecError(
             f"The context {LOCAL!r} is the platform of `clonos up`.",

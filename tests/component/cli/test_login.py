@@ -214,7 +214,7 @@ def test_a_certificate_of_an_own_authority(user: Clonos, encrypted: FakeService,
     user("login", encrypted.url, "--token", TOKEN, "--ca", str(authority), "--context", "prod")
     assert "ada" in user("token", "show").stdout, "later commands use the stored file"
     authority.unlink()
-    with pytest.raises(errors.SpecError, match="no readable PEM file"):
+    with pytest.raises(errors.SpecError, match="is not a readable PEM file"):
         user("job", "ls")
 
 
