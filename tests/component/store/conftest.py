@@ -1,15 +1,28 @@
-"""The store's contract: every test runs on SQLite and on PostgreSQL, on a database that its module has for itself."""
+"""The store's contract on SQLite and on PostgreSQL, on a database that each module has for itself.
+
+On PostgreSQL, CI runs the modules about its transactions and locks, and the other modules by turns.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from support.postgres import PostgresServer
+
+_ABOUT_TRANSACTIONS = {"events", "hosts", "ingest", "jobs", "lease", "schema", "unavailable"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests on PostgreSQL that CI runs by turns."""
+    module = item.path.stem.removeprefix("test_store_")
+    if item.path.parent == Path(__file__).parent and module not in _ABOUT_TRANSACTIONS and "[postgresql" in item.name:
+        item.add_marker(pytest.mark.turn)
 
 
 @pytest.fixture
