@@ -42,7 +42,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def read_private(file: Path, *, closed: bool = False) -> str | None:
-    """Return the text of a file with tokens; None if there is no such file.
+    """Read a file that only its owner may read, such as a token's; None if the file does not exist.
 
     Args:
         file: The file.

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import httpx
+import msgspec
 from authlib.common.errors import AuthlibBaseError
-from authlib.common.urls import add_params_to_uri
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
@@ -40,6 +41,22 @@ _LEEWAY_S: Final = 60
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _ROLES: Final = (Role.ADMIN, Role.OPERATOR, Role.VIEWER)
+
+
+class ProviderMetadata(msgspec.Struct):
+    """The fields of a provider's metadata that a sign-in needs (OpenID Connect Discovery 1.0, section 3).
+
+    Attributes:
+        issuer: Identity of the provider.
+        authorization_endpoint: Address to which browsers are sent.
+        token_endpoint: Address that exchanges a code for tokens.
+        jwks_uri: Address of the keys of signatures.
+    """
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,7 @@ class IdentityProvider:
     def __init__(self, settings: Oidc) -> None:
         self.settings = settings
         self._tls = ssl.create_default_context(cafile=settings.ca)
-        self._metadata: dict[str, Any] = {}
+        self._metadata: ProviderMetadata | None = None
         self._metadata_until = 0.0
         self._keys: KeySet | None = None
         self._keys_at = 0.0
@@ -107,17 +124,18 @@ class IdentityProvider:
     async def authorization_url(self, attempt: Attempt, redirect_uri: str) -> str:
         """Return the address of the provider to which the browser is sent."""
         metadata = await self._read_metadata()
-        asked = {
-            "response_type": "code",
-            "client_id": self.settings.client_id,
-            "redirect_uri": redirect_uri,
-            "scope": self.settings.scopes,
-            "state": attempt.state,
-            "nonce": attempt.nonce,
-            "code_challenge": create_s256_code_challenge(attempt.verifier),
-            "code_challenge_method": "S256",
-        }
-        return str(add_params_to_uri(metadata["authorization_endpoint"], list(asked.items())))
+        address = prepare_grant_uri(
+            metadata.authorization_endpoint,
+            self.settings.client_id,
+            "code",
+            redirect_uri=redirect_uri,
+            scope=self.settings.scopes,
+            state=attempt.state,
+            nonce=attempt.nonce,
+            code_challenge=create_s256_code_challenge(attempt.verifier),
+            code_challenge_method="S256",
+        )
+        return str(address)
 
     async def identify(self, attempt: Attempt, code: str, redirect_uri: str) -> Identity:
         """Exchange the code of a redirect for an ID token, verify it, and return who signed in.
@@ -128,15 +146,18 @@ class IdentityProvider:
             IdentityProviderUnavailable: The provider does not answer.
         """
         metadata = await self._read_metadata()
-        form = {"grant_type": "authorization_code", "code": code, "code_verifier": attempt.verifier}
-        form["redirect_uri"] = redirect_uri
         client_id, secret = self.settings.client_id, self.settings.secret()
         auth = httpx.BasicAuth(client_id, secret) if secret else httpx.USE_CLIENT_DEFAULT
-        if not secret:
-            form["client_id"] = client_id
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "code_verifier": attempt.verifier,
+            "redirect_uri": redirect_uri,
+            **({} if secret else {"client_id": client_id}),
+        }
         try:
             async with self._client() as client:
-                response = await client.post(metadata["token_endpoint"], data=form, auth=auth)
+                response = await client.post(metadata.token_endpoint, data=form, auth=auth)
             if response.is_server_error:
                 response.raise_for_status()
             tokens = response.json()
@@ -149,7 +170,7 @@ class IdentityProvider:
         return self._identity(await self._verified(tokens, attempt, metadata))
 
     async def _verified(
-        self, tokens: Mapping[str, Any], attempt: Attempt, metadata: Mapping[str, Any]
+        self, tokens: Mapping[str, Any], attempt: Attempt, metadata: ProviderMetadata
     ) -> dict[str, Any]:
         text = str(tokens.get("id_token", ""))
         try:
@@ -200,24 +221,29 @@ class IdentityProvider:
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(timeout=_TIMEOUT_S, verify=self._tls, trust_env=False)
 
-    async def _read_metadata(self) -> dict[str, Any]:
+    async def _read_metadata(self) -> ProviderMetadata:
         async with self._reading:
-            if time.monotonic() >= self._metadata_until:
+            if self._metadata is None or time.monotonic() >= self._metadata_until:
                 address = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
-                metadata = await self._get(address)
-                if metadata.get("issuer") != self.settings.issuer:
+                try:
+                    metadata = msgspec.convert(await self._get(address), ProviderMetadata)
+                except msgspec.ValidationError as error:
+                    raise IdentityProviderUnavailable(
+                        f"The identity provider's metadata is not valid: {error}"
+                    ) from error
+                if metadata.issuer != self.settings.issuer:
                     raise IdentityProviderUnavailable("The identity provider is not the issuer of the settings.")
                 for name in _ENDPOINTS:
-                    if not self.settings.accepts(str(metadata.get(name, ""))):
+                    if not self.settings.accepts(getattr(metadata, name)):
                         raise IdentityProviderUnavailable(f"The identity provider's {name} is not an https address.")
                 self._metadata, self._metadata_until = metadata, time.monotonic() + _METADATA_S
             return self._metadata
 
-    async def _read_keys(self, metadata: Mapping[str, Any], oldest_s: float) -> KeySet:
+    async def _read_keys(self, metadata: ProviderMetadata, oldest_s: float) -> KeySet:
         async with self._reading:
             if self._keys is None or time.monotonic() - self._keys_at >= oldest_s:
                 try:
-                    self._keys = KeySet.import_key_set(await self._get(metadata["jwks_uri"]))  # type: ignore[arg-type]
+                    self._keys = KeySet.import_key_set(await self._get(metadata.jwks_uri))  # type: ignore[arg-type]
                 except (JoseError, KeyError) as error:
                     raise _unavailable(error) from error
                 self._keys_at = time.monotonic()

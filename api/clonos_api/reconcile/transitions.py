@@ -135,7 +135,7 @@ def allowed(source: JobState, target: JobState, intent: Intent) -> bool:
 
 
 def new_start(restart_nonce: int) -> dict[str, Any]:
-    """Return the effect of `Rule.new_start`: columns of the job's row; `restart_nonce` is that of the row."""
+    """Return the columns that `Rule.new_start` sets in the row of a job with this `restart_nonce`."""
     return {"run": None, "stop": None, "observed_nonce": restart_nonce}
 
 

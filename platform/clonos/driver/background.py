@@ -8,6 +8,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
+from clonos.telemetry.driver_events import DriverEvent
+from clonos.telemetry.events import Emit
+
 _T = TypeVar("_T")
 
 
@@ -57,9 +60,11 @@ class Watch:
     Args:
         name: Name of the thread.
         every_s: Pause before the first poll, and between two polls, in seconds.
+        emit: Receives the events of the watch until it is stopped; None: nobody does.
     """
 
-    def __init__(self, name: str, every_s: float) -> None:
+    def __init__(self, name: str, every_s: float, emit: Emit | None = None) -> None:
+        self._receive = emit
         self._every_s = every_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True, name=name)
@@ -75,6 +80,11 @@ class Watch:
     def poll_once(self) -> None:
         """Poll once."""
         raise NotImplementedError
+
+    def _emit(self, event: DriverEvent) -> None:
+        """Emit an event, unless the watch is stopped."""
+        if self._receive is not None and not self._stopped.is_set():
+            self._receive(event)
 
     def _poll(self) -> None:
         while not self._stopped.wait(self._every_s):

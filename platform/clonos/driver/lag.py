@@ -53,9 +53,8 @@ class LagMeter(Watch):
         stalled_s: float = 0.0,
         every_s: float = _EVERY_S,
     ) -> None:
-        super().__init__("clonos-lag", every_s)
+        super().__init__("clonos-lag", every_s, emit)
         self._offsets = offsets
-        self._emit = emit
         self._busy: Callable[[], Collection[str]] = frozenset
         self._moved: Callable[[str], bool] = _unmoved
         self._stalled = stalled
@@ -177,12 +176,12 @@ class LagMeter(Watch):
                     self._waiting_since.pop(query, None)
             # An unchanged lag after more epochs consists of records that arrived in the meantime.
             report = (lag, progress if any(sums.values()) else {})
-            if lag and report != self._reported_lag.get(query) and not self._stopped.is_set():
+            if lag and report != self._reported_lag.get(query):
                 self._reported_lag[query] = report
                 self._emit(Lag(query, sums, furthest_behind(lag)))
 
     def _report_retention(self, query: str, unread: dict[str, int]) -> None:
-        if unread != self._reported_retention.get(query, {}) and not self._stopped.is_set():
+        if unread != self._reported_retention.get(query, {}):
             self._reported_retention[query] = unread
             self._emit(Retention(query, unread))
 

@@ -70,10 +70,9 @@ class KafkaWatch(Watch):
     """
 
     def __init__(self, kafka: KafkaSettings, emit: Emit | None = None, *, log: str, every_s: float = _KAFKA_S) -> None:
-        super().__init__("clonos-kafka-watch", every_s)
+        super().__init__("clonos-kafka-watch", every_s, emit)
         self._kafka = kafka
         self._admin: AdminClient | None = None
-        self._emit = emit
         self._log = log
         self._answered_at = time.monotonic()
         self._silent_since: float | None = None
@@ -136,7 +135,7 @@ class KafkaWatch(Watch):
     def _report(self) -> None:
         silent = self._silent_since
         state = (silent is not None, self._brokers, self._under_replicated)
-        if self._emit is None or state == self._reported or self._stopped.is_set():
+        if state == self._reported:
             return
         self._reported = state
         since = None if silent is None else time.time() - (time.monotonic() - silent)
@@ -160,9 +159,8 @@ class OpenTransactions(Watch):
     """
 
     def __init__(self, offsets: OffsetClient, emit: Emit, *, old_s: float = _OLD_S) -> None:
-        super().__init__("clonos-open-transactions", _TRANSACTIONS_S)
+        super().__init__("clonos-open-transactions", _TRANSACTIONS_S, emit)
         self._offsets = offsets
-        self._emit = emit
         self._old_s = old_s
         self._topics: frozenset[str] = frozenset()
         self._blocked: dict[
@@ -195,7 +193,7 @@ class OpenTransactions(Watch):
             if now - since >= self._old_s:
                 topics[topic] = max(now - since, topics.get(topic, 0.0))
         # Repeated at each poll, because receivers discard earlier reports at a claim.
-        if (topics or self._reported) and not self._stopped.is_set():
+        if topics or self._reported:
             self._reported = bool(topics)
             self._emit(report.OpenTransactions({topic: time.time() - age for topic, age in topics.items()}))
 
@@ -213,11 +211,10 @@ class LogTopicWatch(Watch):
     """
 
     def __init__(self, kafka: KafkaSettings, job: str, emit: Emit, *, every_s: float = _LOG_TOPIC_S) -> None:
-        super().__init__("clonos-log-topic", every_s)
+        super().__init__("clonos-log-topic", every_s, emit)
         self._kafka = kafka
         self._admin: AdminClient | None = None
         self._topic = log_topic(job)
-        self._emit = emit
         self._reported = ""
 
     def poll_once(self) -> None:
@@ -244,9 +241,8 @@ class ExecutorWatch(Watch):
     """
 
     def __init__(self, spark: SparkSession, emit: Emit, *, every_s: float = _EXECUTORS_S) -> None:
-        super().__init__("clonos-executors", every_s)
+        super().__init__("clonos-executors", every_s, emit)
         self._spark = spark
-        self._emit = emit
         self._reported: frozenset[str] | None = None
 
     def poll_once(self) -> None:
@@ -260,7 +256,7 @@ class ExecutorWatch(Watch):
             return
         # Spark's list may be a moment older than its ids: the next poll then compares and reads it again.
         described = frozenset(executor.id for executor in executors)
-        if described != self._reported and not self._stopped.is_set():
+        if described != self._reported:
             self._reported = described
             listed = [report.Executor(**asdict(executor)) for executor in executors[:_LISTED]]
             self._emit(report.Executors(wanted, len(executors), listed))

@@ -86,10 +86,11 @@ class KafkaSink:
             BrokerUnavailable: Kafka did not answer.
             KafkaAccessDenied: Kafka refused the client.
         """
-        # A controller that has just lost its only broker lists none for a moment.
-        metadata = await_brokers(kafka, timeout_s=_ANSWER_S)
         admin = AdminClient(client_config(kafka))
         try:
+            metadata = admin.list_topics(timeout=_ANSWER_S)
+            if not metadata.brokers:  # its controller has just lost the only broker, for a moment
+                metadata = await_brokers(kafka, timeout_s=_ANSWER_S)
             if self.topic is not None:
                 topic = metadata.topics.get(self.topic)
                 if topic is None or topic.error is not None:
