@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from clonos import python_source
 from clonos.client.packing import Packed, pack_file, pack_folder
 from clonos.documents import explain
 from clonos.errors import JobFileInvalid, JobNotImportable, SpecError
@@ -113,8 +114,8 @@ def job_name(file: Path) -> str:
         JobNotImportable: The file is not valid Python.
     """
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
-    except (SyntaxError, ValueError) as error:
+        tree = python_source.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise JobNotImportable(f"{file}{line} is not Python: {error}.") from error
     names = list(_names(tree))

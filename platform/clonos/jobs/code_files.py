@@ -10,7 +10,6 @@ import ast
 import contextlib
 import hashlib
 import sys
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from importlib.machinery import all_suffixes
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -19,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from clonos import python_source
 from clonos.errors import JobNotImportable
 from clonos.jobs.packages import LOCK
 
@@ -85,9 +85,7 @@ def _parsed(file: Path) -> ast.Module:
         if file.suffix != ".py":
             file.open("rb").close()  # a compiled module
             return ast.Module([], [])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the job's code, such as invalid escapes
-            return ast.parse(file.read_bytes())
+        return python_source.parse(file.read_bytes())
     except OSError as error:
         raise JobNotImportable(f"{file} cannot be read: {error.strerror}.") from error
     except SyntaxError as error:

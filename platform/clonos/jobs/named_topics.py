@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from clonos import python_source
 from clonos.errors import ClonosError, TopicMissing
 
 # Arguments with the name of a topic, by method; an empty name is the first positional argument.
@@ -17,8 +18,8 @@ _ARGUMENTS: Final = {"source": ("", "topics"), "sink": ("topic",), "decode": ("d
 def named_topics(code: Path) -> list[str]:
     """Return the topics that calls like ``ctx.source("orders")`` in a Python file name literally, in order."""
     try:
-        tree = ast.parse(code.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = python_source.parse(code.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
     return list(dict.fromkeys(topic for call in calls for topic in _topics_of(call)))

@@ -9,10 +9,10 @@ import io
 import os
 import sys
 import tokenize
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from clonos import python_source
 from clonos.errors import SpecError
 from clonos.lint.names import Imported, Module
 
@@ -128,9 +128,7 @@ def read(path: Path, root: Path) -> Module:
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise SpecError(f"{path} is not Python: {error}.") from error
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the job's code, such as invalid escapes
-            tree = ast.parse(content, str(path))
+        tree = python_source.parse(content, str(path))
     except SyntaxError as error:
         raise SpecError(f"{path}, line {error.lineno}: {error.msg}.", hint="fix the line; nothing was run.") from error
     except MemoryError as error:
