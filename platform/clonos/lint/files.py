@@ -4,7 +4,6 @@ import.
 
 from __future__ import annotations
 
-import ast
 import io
 import os
 import sys
