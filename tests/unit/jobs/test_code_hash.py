@@ -124,8 +124,12 @@ def test_a_file_that_cannot_be_read_is_named(job: Path, name: str, monkeypatch: 
             raise PermissionError(13, "Permission denied")
         return opened(path, *args, **options)
 
+    def read(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return file.read()
+
     monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "read_bytes", lambda path: path.open("rb").read())
+    monkeypatch.setattr(Path, "read_bytes", read)
     with pytest.raises(JobNotImportable, match=rf"{name}.* cannot be read: Permission denied"):
         code_files(job)
 
