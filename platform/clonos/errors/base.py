@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -12,6 +13,9 @@ class ClonosError(Exception):
         what: What happened, one sentence.
         kept: What was kept safe.
         hint: What to do next.
+
+    A subclass with an `exit_code` is an error of its own: its `slug` is its name in kebab case unless one is given. A
+    subclass without remains an error of its base.
     """
 
     slug: ClassVar[str] = "error"
@@ -20,6 +24,18 @@ class ClonosError(Exception):
     outage: ClassVar[bool] = False
     kept_default: ClassVar[str] = ""
     hint_default: ClassVar[str] = ""
+
+    def __init_subclass__(
+        cls, *, exit_code: int | None = None, slug: str = "", retry: bool | None = None, outage: bool | None = None
+    ) -> None:
+        super().__init_subclass__()
+        if exit_code is not None:
+            cls.exit_code = exit_code
+            cls.slug = slug or re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+        if retry is not None:
+            cls.retry = retry
+        if outage is not None:
+            cls.outage = outage
 
     def __init__(self, what: str, *, kept: str = "", hint: str = "") -> None:
         super().__init__(what)

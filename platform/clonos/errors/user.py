@@ -5,45 +5,34 @@ from __future__ import annotations
 from clonos.errors.base import ClonosError
 
 
-class UserError(ClonosError):
+class UserError(ClonosError, exit_code=10):
     """The job, its specification or its code must change. Base class of exit codes 11-29 and 120-124."""
 
-    slug = "user-error"
-    exit_code = 10
 
-
-class SpecError(UserError):
+class SpecError(UserError, slug="spec-invalid", exit_code=11):
     """The specification, a decorator argument, an option or a setting is invalid."""
 
-    slug = "spec-invalid"
-    exit_code = 11
     kept_default = "nothing was started."
     hint_default = "fix the field that the message names and run the job again."
 
 
-class JobFileInvalid(UserError):
+class JobFileInvalid(UserError, exit_code=12):
     """The job file is missing, or it does not define exactly one job."""
 
-    slug = "job-file-invalid"
-    exit_code = 12
     kept_default = "nothing was started."
     hint_default = "pass a .py file with one function under @clonos.job(name=…), its job.yaml, or their folder."
 
 
-class JobNotImportable(UserError):
+class JobNotImportable(UserError, exit_code=13):
     """The job file raised an exception during import."""
 
-    slug = "job-not-importable"
-    exit_code = 13
     kept_default = "nothing was started."
     hint_default = "fix the line that the message names, or install the missing package, and run the job again."
 
 
-class JobCodeError(UserError):
+class JobCodeError(UserError, slug="job-code-failed", exit_code=14):
     """The job function or a UDF raised an exception, or Spark rejected the query."""
 
-    slug = "job-code-failed"
-    exit_code = 14
     kept_default = "the epoch was not published; it is replayed when the job runs again."
     hint_default = (
         "fix the job's code and run it again: `clonos apply PATH`, or `clonos run … --accept-unpublished`. Epochs in "
@@ -51,20 +40,16 @@ class JobCodeError(UserError):
     )
 
 
-class ParameterMissing(UserError, KeyError):
+class ParameterMissing(UserError, KeyError, exit_code=15):
     """The job reads a parameter that has no value."""
 
-    slug = "parameter-missing"
-    exit_code = 15
     kept_default = "nothing was published by this attempt."
     hint_default = "pass it with -p name=value, or set it under params: of the job.yaml."
 
 
-class ServiceError(UserError):
+class ServiceError(UserError, slug="service-failed", exit_code=16):
     """A call through a causal service still failed after its last retry."""
 
-    slug = "service-failed"
-    exit_code = 16
     kept_default = "the epoch was not published; the determinants recorded so far are kept."
     hint_default = (
         "start the job again (`clonos job start`) when the service answers. With on_outage='wait' the job waits for "
@@ -79,40 +64,32 @@ class ServiceError(UserError):
         return error
 
 
-class ServiceTimedOut(ServiceError):
+class ServiceTimedOut(ServiceError, exit_code=17):
     """A call through a causal service still timed out after its last retry."""
 
-    slug = "service-timed-out"
-    exit_code = 17
     hint_default = (
         "start the job again (`clonos job start`) when the service answers, or raise timeout= or retries= of the "
         "service. With on_outage='wait' the job waits for it; with on_outage='record' the function can handle it."
     )
 
 
-class ResultNotSerialisable(UserError):
+class ResultNotSerialisable(UserError, exit_code=18):
     """A causal service returned, or received, a value that the causal log cannot store."""
 
-    slug = "result-not-serialisable"
-    exit_code = 18
     kept_default = "the epoch was not published."
     hint_default = "use None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
 
 
-class RecordRejected(UserError):
+class RecordRejected(UserError, exit_code=19):
     """Kafka rejects an output record permanently: it is too large, or its partition does not exist."""
 
-    slug = "record-rejected"
-    exit_code = 19
     kept_default = "the record was not published."
     hint_default = "raise the topic's max.message.bytes, or fix the record's partition."
 
 
-class PoisonRecord(UserError):
+class PoisonRecord(UserError, exit_code=20):
     """An input record cannot be decoded, and the job's policy is `fail`. See docs/formats.md."""
 
-    slug = "poison-record"
-    exit_code = 20
     kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
         "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode; "
@@ -120,14 +97,12 @@ class PoisonRecord(UserError):
     )
 
 
-class OperatorRequired(UserError):
+class OperatorRequired(UserError, exit_code=21):
     """A causal service was called outside a named operator, so a replay could not match its answers.
 
     See docs/operators.md.
     """
 
-    slug = "operator-required"
-    exit_code = 21
     kept_default = "the epoch was not published."
     hint_default = (
         "decorate the function with clonos.udf, clonos.pandas_udf or clonos.arrow_udf, or wrap the function that you "
@@ -136,64 +111,50 @@ class OperatorRequired(UserError):
     )
 
 
-class SessionIncompatible(UserError):
+class SessionIncompatible(UserError, exit_code=22):
     """The Spark session lacks a required setting, jar or Python environment. See docs/attached.md."""
 
-    slug = "session-incompatible"
-    exit_code = 22
     kept_default = "nothing was started."
     hint_default = "build the session with clonos.spark_conf()."
 
 
-class SourceNotRepeatable(UserError):
+class SourceNotRepeatable(UserError, exit_code=23):
     """A streaming source cannot guarantee the same rows in the same order in a replay."""
 
-    slug = "source-not-repeatable"
-    exit_code = 23
     kept_default = "nothing was published."
     hint_default = "read the topic with ctx.source(…) or clonos.source(spark, …)."
 
 
-class CausalLogMissing(UserError):
+class CausalLogMissing(UserError, exit_code=24):
     """No job of this name has a causal log."""
 
-    slug = "causal-log-missing"
-    exit_code = 24
     kept_default = "nothing was read or changed."
     hint_default = "check the job's name and the Kafka address."
 
 
-class SessionRequired(JobNotImportable):
+class SessionRequired(JobNotImportable, exit_code=25):
     """The job file uses Spark during import (`F.col`, an `F.udf` with a DDL string as type) without a Spark session."""
 
-    slug = "session-required"
-    exit_code = 25
     hint_default = "move the line into the job's function, or start a Spark session before the import."
 
 
-class SavepointMissing(UserError):
+class SavepointMissing(UserError, exit_code=26):
     """The savepoint does not exist, or the checkpoint no longer retains the epoch."""
 
-    slug = "savepoint-missing"
-    exit_code = 26
     kept_default = "nothing was changed."
     hint_default = "list the available points with `clonos savepoint ls` and `clonos checkpoint ls`."
 
 
-class ArchiveInvalid(UserError):
+class ArchiveInvalid(UserError, exit_code=27):
     """The uploaded code archive is damaged, too large, lacks the job file, or has members outside its root."""
 
-    slug = "archive-invalid"
-    exit_code = 27
     kept_default = "nothing was unpacked or stored."
     hint_default = "pack plain files with relative names; `clonos submit` does."
 
 
-class CodeNotRepeatable(UserError):
+class CodeNotRepeatable(UserError, exit_code=28):
     """The linter found code whose result would differ in a replay, such as a clock, a random number or a call."""
 
-    slug = "code-not-repeatable"
-    exit_code = 28
     kept_default = "nothing was uploaded or changed."
     hint_default = (
         "use the replacements that the findings name; a comment `# clonos: allow CODE -- reason` silences a finding, "
@@ -201,20 +162,16 @@ class CodeNotRepeatable(UserError):
     )
 
 
-class StartPointMissing(UserError):
+class StartPointMissing(UserError, exit_code=29):
     """The savepoint or epoch that a job should start from does not exist any more. Reported as a job's failure."""
 
-    slug = "start-point-missing"
-    exit_code = 29
     kept_default = "nothing was started."
     hint_default = "start the job from another savepoint, or from its current checkpoint."
 
 
-class PackagesInvalid(UserError):
+class PackagesInvalid(UserError, exit_code=120):
     """The packages of a job's requirements.lock cannot be installed, or do not fit each other or the driver's own."""
 
-    slug = "packages-invalid"
-    exit_code = 120
     kept_default = "nothing was started."
     hint_default = (
         "compile the lock again: `uv pip compile requirements.in --generate-hashes -o requirements.lock`; each package "
