@@ -33,12 +33,7 @@ _ATTRIBUTE: Final = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 
 def read_yaml(path: Path, model: type[T], described: str) -> T:
-    """Read a YAML file into a pydantic model.
-
-    Args:
-        path: The file.
-        model: The model.
-        described: What the file should be, for errors: ``a job specification``.
+    """Read a YAML file into a pydantic model; `described` names the file in errors: ``a job specification``.
 
     Raises:
         SpecError: The file is missing or invalid; the message names the line and the field of each problem.
@@ -58,11 +53,7 @@ def read_yaml(path: Path, model: type[T], described: str) -> T:
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Parse a YAML document, as `yaml.safe_load` does, but refuse a key that a mapping has twice.
-
-    Raises:
-        yaml.YAMLError: It is not YAML, or a mapping has a key twice.
-    """
+    """Parse a YAML document, as `yaml.safe_load` does; a key that a mapping has twice is a `yaml.YAMLError`."""
     return yaml.load(text, _Loader)  # noqa: S506, a safe loader
 
 
@@ -87,12 +78,8 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mapping[str, str] | None = None) -> None:
-    """Move the meaning of each field from the docstring of `model` into its JSON Schema.
-
-    Args:
-        schema: The schema of the model, which changes.
-        model: The model; bases of it may describe inherited fields.
-        known: Meanings of fields that have the same meaning in all documents, by their names.
+    """Move the meaning of each field from the docstring of `model`, or from `known`, into its JSON Schema, which
+    changes.
     """
     schema["description"] = schema.get("description", "").partition(_ATTRIBUTES)[0]
     texts = {**(known or {}), **meanings(model)}
@@ -118,12 +105,7 @@ def meanings(model: type) -> Mapping[str, str]:
 def explain(
     error: ValidationError, model: type[BaseModel] | None = None, lines: Mapping[_Place, int] | None = None
 ) -> str:
-    """Explain all problems of an invalid document in one line.
-
-    Args:
-        error: The problems.
-        model: The model of the document, for suggestions.
-        lines: Path of a field → its line in the document.
+    """Explain all problems of an invalid document in one line; `lines` has the line of each field's path.
 
     Returns:
         For example ``line 6, spec.standbys: unknown field; did you mean standby.replicas?``, separated by semicolons.
@@ -134,12 +116,7 @@ def explain(
 
 
 def describe_problem(item: Mapping[str, Any], model: type[BaseModel] | None = None) -> str:
-    """Return what is wrong with one field.
-
-    Args:
-        item: An item of `ValidationError.errors`.
-        model: The model of the whole document, for suggestions.
-    """
+    """Return what is wrong with one field: an item of `ValidationError.errors`. `model` is for suggestions."""
     kind, message, place = item["type"], str(item["msg"]), item["loc"]
     if kind == "extra_forbidden":
         suggestion = _suggestion(str(place[-1]), model, place[:-1]) if place else ""

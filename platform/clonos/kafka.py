@@ -82,13 +82,9 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
 def assigned_reader(kafka: KafkaSettings, group: str, **overrides: str | int | float | bool) -> Consumer:
     """Return a read_committed consumer of partitions that the caller assigns; it joins no group and commits nothing.
 
-    librdkafka requires the name of a group, and looks for its coordinator. A user without rights on the group gets
-    errors from `Consumer.poll` that concern nothing else: see `about_the_group`.
-
-    Args:
-        kafka: The Kafka cluster.
-        group: Name of the group; with the job's prefix, the documented rights of the job cover it.
-        overrides: Further settings, as for `client_config`.
+    librdkafka requires the name of a group, and looks for its coordinator: with the job's prefix, the documented rights
+    of the job cover it. A user without rights on the group gets errors from `Consumer.poll` that concern nothing else:
+    see `about_the_group`. `overrides` are further settings, as for `client_config`.
     """
     options: ClientConfig = {"group_id": group, "isolation_level": "read_committed", "enable_auto_commit": False}
     return Consumer(client_config(kafka, **{**options, **overrides}))
@@ -169,14 +165,7 @@ def _java_key(file: Path) -> str:
 
 
 def produce(producer: Producer, topic: str, value: bytes | None, key: bytes | None = None, **options: Any) -> None:
-    """Queue one record in `producer`; wait while its queue is full.
-
-    Args:
-        producer: The producer.
-        topic: The record's topic.
-        value: The record's value.
-        key: The record's key.
-        options: Further arguments of `Producer.produce`, such as ``partition`` or ``on_delivery``.
+    """Queue one record in `producer`, as `Producer.produce` with these options; wait while its queue is full.
 
     Raises:
         KafkaException: librdkafka refused the record.
@@ -216,18 +205,13 @@ def undelivered(error: KafkaError | None, message: Message) -> str | None:
 
 
 def admin_client(kafka: KafkaSettings, topic: str, *, timeout_s: float = 5.0) -> AdminClient:
-    """Return a new admin client that knows the leaders of a topic's partitions.
+    """Return a new admin client that knows the leaders of a topic's partitions; the topic may be missing.
 
     Without this, a first request that needs the leaders waits three seconds if it comes before the brokers' metadata:
     on a busy machine, one in fifteen does. The caller keeps the client until the futures of its requests are done.
 
-    Args:
-        kafka: The Kafka cluster.
-        topic: The topic; it may be missing.
-        timeout_s: Longest wait for the metadata.
-
     Raises:
-        KafkaException: Kafka did not answer.
+        KafkaException: Kafka did not answer within `timeout_s`.
     """
     admin = AdminClient(client_config(kafka))
     admin.list_topics(topic, timeout=timeout_s)
@@ -266,13 +250,7 @@ def unlisted_topics_error(
 
 
 def topics_missing_error(kind: str, missing: Sequence[str], known: Iterable[str]) -> TopicMissing:
-    """Return the error about topics that do not exist, with similar names and the command that creates them.
-
-    Args:
-        kind: What they are, such as ``source``.
-        missing: Their names; at least one.
-        known: Names of existing topics.
-    """
+    """Return the error about topics of a `kind`, such as ``source``, that do not exist, with similar `known` names."""
     names = [name for name in known if not name.startswith(("__", "clonos."))]
     similar = dict.fromkeys(close for topic in missing for close in difflib.get_close_matches(topic, names, 1))
     what = f"topics {_quoted(missing)} do not exist" if len(missing) > 1 else f"topic {missing[0]!r} does not exist"
@@ -320,10 +298,7 @@ _UNAUTHORISED: Final = frozenset(
 def unanswered(problem: str, error: KafkaError, *, right: str = "") -> KafkaAccessDenied | BrokerUnavailable:
     """Convert the error of a Kafka request to a typed error: refused, or not answered.
 
-    Args:
-        problem: Describes the request.
-        error: The error.
-        right: The right that the request needs, for the hint of a refusal, such as ``READ on the topic in``.
+    `problem` describes the request, `right` names what it needs, for the hint of a refusal: ``READ on the topic in``.
     """
     text = error.str().rstrip(".")
     if error.code() in REFUSALS:
@@ -374,17 +349,10 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
 
 
 def unreachable_broker(metadata: ClusterMetadata, *, one_suffices: bool = False) -> BrokerUnavailable | None:
-    """Return the error about a broker that this machine does not reach at the address that the broker advertises.
+    """Return the error about a broker that this machine does not reach at the address that it advertises; else None.
 
-    The first connection uses the bootstrap servers, all others the addresses that the brokers advertise.
-
-    Args:
-        metadata: The brokers.
-        one_suffices: Whether a cluster is usable as soon as one broker is reachable: the others may be down, and lead
-            no partition.
-
-    Returns:
-        The error; None if the brokers are reachable.
+    The first connection uses the bootstrap servers, all others the addresses that the brokers advertise. With
+    `one_suffices` one reachable broker is enough: the others may be down, and lead no partition.
     """
     with ThreadPoolExecutor(8, "clonos-addresses") as pool:
         reached = list(pool.map(_unreachable, metadata.brokers.values()))
@@ -409,13 +377,7 @@ def _unreachable(broker: BrokerMetadata) -> str:
 
 
 def explained(kafka: KafkaSettings, error: ClonosError) -> ClonosError:
-    """Return the error, or a clearer one: this machine does not reach a broker at the address that the broker
-    advertises.
-
-    Args:
-        kafka: The Kafka cluster.
-        error: The error of a request.
-    """
+    """Return `error`, or a clearer one: this machine does not reach a broker at the address that it advertises."""
     if isinstance(error, BrokerUnavailable):
         with contextlib.suppress(KafkaException, BrokerUnavailable, KafkaAccessDenied):
             if (clearer := unreachable_broker(await_brokers(kafka, timeout_s=_REACHED_S))) is not None:

@@ -59,12 +59,8 @@ class OffsetClient:
     def ends(
         self, partitions: Collection[TopicPartition], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> Offsets:
-        """Return the end offset of each partition that exists.
-
-        Args:
-            partitions: The partitions.
-            isolation: READ_COMMITTED: the last stable offset, where the first open transaction begins.
-                READ_UNCOMMITTED: the offset of the next record.
+        """Return the end offset of each partition that exists; with READ_COMMITTED, where the first open transaction
+        begins.
 
         Raises:
             BrokerUnavailable: Kafka did not answer.
@@ -73,12 +69,7 @@ class OffsetClient:
         return self._request(partitions, (OffsetSpec.latest(), isolation))[0]  # type: ignore[no-untyped-call]
 
     def bounds(self, partitions: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """Return the first offset, and the end offset for read_committed, of each partition that exists.
-
-        Raises:
-            BrokerUnavailable: Kafka did not answer.
-            KafkaAccessDenied: Kafka refused access.
-        """
+        """Return the first offset, and the end offset for read_committed, of each partition; raises as `ends`."""
         first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         committed = IsolationLevel.READ_COMMITTED
         begins, ends = self._request(partitions, (first, committed), (end, committed))

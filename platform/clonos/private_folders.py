@@ -44,9 +44,7 @@ def write_private(file: Path, text: str) -> None:
 def read_private(file: Path, *, closed: bool = False) -> str | None:
     """Read a file that only its owner may read, such as a token's; None if the file does not exist.
 
-    Args:
-        file: The file.
-        closed: Whether a file of this user that other users may read gets the mode 0600 instead of an error.
+    With `closed`, a file of this user that others may read gets the mode 0600 instead of an error.
 
     Raises:
         SpecError: The file cannot be read, or other users may read it.

@@ -15,15 +15,9 @@ _ONE_PARSER: Final = threading.Lock()
 def parse(content: bytes, name: str = "<unknown>") -> ast.Module:
     """Return the syntax tree of a Python file, without warnings about its code, such as invalid escapes.
 
-    Args:
-        content: The bytes of the file.
-        name: The name of the file in errors.
-
     Raises:
-        SyntaxError: The file is not Python.
-        ValueError: The file holds bytes that no Python file may hold.
-        RecursionError: An expression is nested too deeply.
-        MemoryError: The file is too large.
+        SyntaxError, ValueError: The file is not Python.
+        RecursionError, MemoryError: An expression is nested too deeply, or the file is too large.
     """
     with _ONE_PARSER, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -37,16 +37,7 @@ class Unit:
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration.
-
-    Args:
-        text: Numbers with units, such as ``10s`` or ``1h30m``; ``m`` and ``min`` are minutes.
-
-    Returns:
-        Seconds: the sum.
-
-    Raises:
-        ValueError: The number or a known unit is missing.
+    """Parse a duration: numbers with units, in seconds; ``m`` and ``min`` are minutes. `ValueError` if one is missing.
 
     Example:
         >>> parse_duration("500ms")
@@ -58,16 +49,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size.
-
-    Args:
-        text: A number with a unit, such as ``512m``.
-
-    Returns:
-        Bytes.
-
-    Raises:
-        ValueError: The number or a known unit is missing.
+    """Parse a size: a number with a unit, in bytes; `ValueError` if one is missing.
 
     Example:
         >>> parse_size("1g")
@@ -95,11 +77,7 @@ def format_size(size: int) -> str:
 
 
 def require_units(model: type[BaseModel], values: dict[str, Any]) -> None:
-    """Reject numbers without a unit in fields that need one.
-
-    Args:
-        model: The model of the fields.
-        values: Values by field alias, as the user wrote them.
+    """Reject numbers without a unit in fields that need one: `values` by field alias, as the user wrote them.
 
     Raises:
         ValueError: A number has no unit; the message has the field and an example.

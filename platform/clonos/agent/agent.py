@@ -71,9 +71,6 @@ _TOKEN_OVERLAP_S: Final = 86_400  # a request with the old token may be on its w
 class Agent:
     """The agent process of one host: registers the host, then supervises its drivers.
 
-    Args:
-        settings: Settings of the agent.
-
     Raises:
         SpecError: The settings contradict each other, or the agent's user cannot apply them.
     """

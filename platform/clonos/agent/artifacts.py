@@ -23,13 +23,7 @@ _TRIES: Final = 3
 
 
 class Artifacts:
-    """The local copies of artifacts on one host.
-
-    Args:
-        folder: Directory of the downloaded artifacts.
-        fetch: Downloads the artifact with this SHA-256; yields pieces of its bytes.
-        limits: Limits of an artifact's size, packed and unpacked.
-    """
+    """The local copies of artifacts on one host. `fetch` yields the bytes of the artifact with a SHA-256."""
 
     def __init__(self, folder: Path, fetch: Fetch, limits: Limits) -> None:
         self._folder = folder
@@ -83,16 +77,12 @@ class Artifacts:
             part.unlink(missing_ok=True)
 
     async def install(self, sha256: str, main: str, folder: Path) -> None:
-        """Install an artifact's code in a driver's directory, all of it or nothing.
-
-        Args:
-            sha256: SHA-256 of the artifact: an archive, or one Python file.
-            main: Path of the job file in the artifact.
-            folder: Target directory; an existing one is replaced.
+        """Install an artifact's code, an archive or one Python file, in `folder`, which it replaces: all of it or
+        nothing.
 
         Raises:
             ArtifactUnavailable: The artifact could not be downloaded.
-            ArchiveInvalid: The archive is invalid, or the artifact lacks the job file.
+            ArchiveInvalid: The archive is invalid, or the artifact lacks the job file `main`.
         """
         check_name(main)
         file = await self.get(sha256)

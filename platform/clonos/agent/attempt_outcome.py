@@ -34,11 +34,9 @@ class AttemptOutcome:
 
 
 def outcome_of(exit_code: int | None, status: DriverStatus) -> AttemptOutcome:
-    """Derive the outcome from the exit code and the driver's events.
+    """Derive the outcome from the exit code and the driver's events, which are read to the end.
 
-    Args:
-        exit_code: None if the process was not this agent's child: then the exit code is derived from the events.
-        status: The driver's events, read to the end.
+    `exit_code` is None if the process was not this agent's child: then it is derived from the events.
     """
     if exit_code is None:
         exit_code = _reported_exit_code(status)

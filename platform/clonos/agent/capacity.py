@@ -55,9 +55,6 @@ class CapacityMeter:
     def measure(self, processes: Iterable[MeasuredProcess]) -> HostCapacity:
         """Measure now. It takes a few milliseconds for each process, so it runs in a thread.
 
-        Args:
-            processes: The processes of all runs on this host.
-
         Raises:
             OSError: The system does not answer, for instance because too many files are open.
         """

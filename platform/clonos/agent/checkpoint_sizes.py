@@ -11,12 +11,7 @@ from clonos.resources.hosts import RunSpec
 
 
 def measure_checkpoint(run: RunSpec, home: Path) -> dict[str, int] | None:
-    """Return the size of each query's checkpoint in bytes, by query; None: no folder of this host has the checkpoints.
-
-    Args:
-        run: Specification of the run.
-        home: ``CLONOS_HOME`` of the run's driver.
-    """
+    """Return the bytes of each query's checkpoint below `home` (``CLONOS_HOME``); None: they are not on this host."""
     parts = urlsplit(run.spec.spec.checkpoint or str(home.absolute() / "jobs" / run.name / "checkpoint"))
     if parts.scheme not in ("", "file"):
         return None

@@ -147,11 +147,7 @@ class RunDirectory:
 
 
 class AgentDirectory:
-    """The files of one agent: its work, results of host tasks, and a directory for each run.
-
-    Args:
-        folder: Path of the directory; created if it does not exist.
-    """
+    """The files of one agent: its work, results of host tasks, and a directory for each run. Creates the directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -221,11 +217,7 @@ class AgentDirectory:
 
 
 def checked_id(name: str) -> str:
-    """Return an id, after a check that it is safe as a file name.
-
-    Raises:
-        ValueError: The id could denote another directory.
-    """
+    """Return an id that is safe as a file name; `ValueError` if it could denote another directory."""
     if not name or not all(character.isalnum() or character in "-_" for character in name) or not name.isascii():
         raise ValueError(f"{name!r} is not an id")
     return name

@@ -27,11 +27,7 @@ _TAIL_BYTES: Final = 1 << 20
 
 
 class DriverStatus:
-    """Reads the event file of one attempt, and keeps what its driver reported last.
-
-    Args:
-        path: The event file.
-        start: Offset in bytes at which the attempt's events begin.
+    """Reads the event file of one attempt from the byte `start` on, and keeps what its driver reported last.
 
     Attributes:
         state: State of the driver (`DriverState`).

@@ -36,14 +36,8 @@ def driver_environment(
     cluster: Mapping[str, str] | None = None,
     packages: Path | None = None,
 ) -> dict[str, str]:
-    """Return the environment variables of a driver process.
-
-    Args:
-        settings: Settings of the agent.
-        directory: Directory of the run.
-        attempt: Number of the attempt within the run.
-        cluster: Those for the driver's Spark cluster; default none.
-        packages: Folder of the job's own packages; default none.
+    """Return the environment variables of a driver process: `cluster` are those for its Spark cluster, `packages` is
+    the folder of the job's own packages.
     """
     common = _common(settings, directory.work, directory.scratch)
     own = {RUN: directory.run, ATTEMPT: str(attempt)}
@@ -52,14 +46,7 @@ def driver_environment(
 
 
 def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:
-    """Return the environment variables of a pool driver process.
-
-    Args:
-        settings: Settings of the agent.
-        name: Name of the pool driver, instead of a run's id.
-        folder: Directory of the pool driver.
-        scratch: Directory for temporary files.
-    """
+    """Return the environment variables of a pool driver process; its `name` takes the place of a run's id."""
     return {**_common(settings, folder, scratch), **settings.driver_environment, RUN: name}
 
 

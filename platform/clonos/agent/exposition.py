@@ -60,14 +60,9 @@ class AgentSnapshot:
 
 @contextlib.contextmanager
 def serve_metrics(address: str, snapshot: Callable[[], AgentSnapshot]) -> Iterator[str]:
-    """Serve ``/metrics`` until the context exits. The endpoint has no authentication.
+    """Serve ``/metrics`` at ``host:port`` until the context exits, and yield the address; port 0 selects a free port.
 
-    Args:
-        address: ``host:port``; port 0 selects a free port.
-        snapshot: Returns the current state. It is called in the caller's event loop.
-
-    Yields:
-        The address, with the actual port.
+    The endpoint has no authentication. `snapshot` is called in the caller's event loop.
 
     Raises:
         SpecError: The address is invalid or in use.
@@ -102,11 +97,7 @@ def _shut_down(server: socketserver.BaseServer) -> None:
 
 
 class AgentCollector:
-    """Collects the agent's metrics: it takes a snapshot for each scrape.
-
-    Args:
-        snapshot: Returns the current state.
-    """
+    """Collects the agent's metrics: it takes a snapshot for each scrape."""
 
     def __init__(self, snapshot: Callable[[], AgentSnapshot]) -> None:
         self._snapshot = snapshot

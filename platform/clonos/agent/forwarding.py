@@ -39,13 +39,9 @@ _REJECTED_PAUSE_S: Final = 10.0
 
 
 class Forwarder:
-    """Forwards the events and the log of one run to the control plane.
+    """Forwards the events and the log of one run to the control plane, with the batches of all other runs.
 
-    Args:
-        directory: Directory of the run.
-        batcher: Sends batches to the control plane.
-        log_bytes: The log is rotated at this size.
-        events_bytes: The disk space of forwarded events is freed in pieces of this size.
+    The log is rotated at `log_bytes`. The disk space of forwarded events is freed in pieces of `events_bytes`.
     """
 
     def __init__(self, directory: RunDirectory, batcher: PushBatcher, *, log_bytes: int, events_bytes: int) -> None:

@@ -22,9 +22,6 @@ _FROZEN_S: Final = 10.0
 class HeartbeatPace:
     """Measures how late the responses to a host's heartbeats are.
 
-    Args:
-        clock: Returns the time in seconds.
-
     Example:
         >>> pace = HeartbeatPace()
         >>> pace.announced_s(0.25)
@@ -52,12 +49,10 @@ class HeartbeatPace:
         self._next_s = None
 
     def announced_s(self, interval_s: float) -> float:
-        """Return the interval to announce, at most 3 s unless `interval_s` is longer.
+        """Return the interval to announce if the next heartbeat is planned in `interval_s`; at most 3 s, unless that is
+        longer.
 
         Four announced intervals are at least twice the longest pause of the last minute.
-
-        Args:
-            interval_s: Planned seconds until the next heartbeat.
         """
         while self._delays and self._delays[0][0] < self._clock() - _WINDOW_S:
             self._delays.popleft()
@@ -66,12 +61,8 @@ class HeartbeatPace:
 
 
 def retry_pause_s(interval_s: float, waited_s: float) -> float:
-    """Pause after a heartbeat without a response: short, because four missing ones start a takeover.
+    """Return the pause after a heartbeat without a response, which took `waited_s`: four missing ones start a takeover.
 
-    The time of the failed request counts as part of the pause. Jitter spreads the retries after refused requests.
-
-    Args:
-        interval_s: Interval of heartbeats.
-        waited_s: Seconds that the failed request took.
+    The time of the failed request is part of the pause. Jitter spreads the retries after refused requests.
     """
     return max(0.0, random.uniform(0.5, 1.0) * interval_s - waited_s)

@@ -62,16 +62,10 @@ def _name_of_control_plane(settings: AgentSettings) -> str:
 
 
 def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, record: RunRecord) -> bool:
-    """Whether a pool driver can run the job, as its driver or as a standby.
+    """Whether a pool driver can run the job, as its driver or as a standby; `record` has the attempt that starts.
 
-    A pool driver cannot restore a checkpoint, or use a Spark cluster. A standby that failed here starts without a
-    pool driver: the job's driver may have failed too, and needs the pool driver more.
-
-    Args:
-        settings: Settings of the agent.
-        spec: The run.
-        job: The run's job.
-        record: The record of the run, with the attempt that starts.
+    A pool driver cannot restore a checkpoint, or use a Spark cluster. A standby that failed here starts without a pool
+    driver: the job's driver may have failed too, and needs the pool driver more.
     """
     starts_normally = spec.restore_location is None and spec.cluster is None and "run" in settings.command
     if spec.standby and record.attempt > 1:

@@ -10,11 +10,7 @@ from clonos.agent.directories import checked_id
 
 
 class MemoryLimits:
-    """Creates and removes the cgroups that limit the memory of drivers.
-
-    Args:
-        parent: A cgroup that the agent may change; None if there is none.
-    """
+    """Creates and removes the cgroups that limit drivers' memory, in `parent`, a cgroup that the agent may change."""
 
     def __init__(self, parent: Path | None) -> None:
         self._parent = parent if parent is not None and _is_delegated(parent) else None

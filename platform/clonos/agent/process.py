@@ -38,15 +38,12 @@ def identity(pid: int) -> str | None:
 
 
 class DriverProcess:
-    """A live driver process, started by this agent or by its predecessor.
+    """A live driver process, started by this agent or by its predecessor; `pid` is also the id of its session.
 
-    Args:
-        pid: Process id of the driver, also the id of its session.
-        identity_: Result of `identity(pid)`: boot id and start time, which no later process with this pid has.
-        on_exit: Called in the event loop as soon as the driver has exited.
+    `on_exit` is called in the event loop as soon as the driver has exited.
 
     Raises:
-        ProcessLookupError: The driver has exited already.
+        ProcessLookupError: The driver has exited already: no process has this pid and `identity`.
     """
 
     def __init__(self, pid: int, identity_: str, on_exit: Callable[[], None]) -> None:
@@ -96,21 +93,9 @@ def launch(
     uid: int | None = None,
     gid: int | None = None,
 ) -> int:
-    """Start a driver in its own session; its output goes to `log`, so that the driver outlives the agent.
+    """Start a driver in its own session, and return its process id. Its output goes to `log`: it outlives the agent.
 
-    Args:
-        command: Command line of the driver.
-        directory: Working directory.
-        environment: All environment variables.
-        log: File to which the output is appended.
-        uid: User id of the driver; None: the agent's.
-        gid: Group id of the driver; None: `uid`.
-
-    Returns:
-        Process id of the driver.
-
-    Raises:
-        OSError: The driver cannot be started.
+    `environment` has all variables. `uid` None is the agent's, `gid` None is `uid`.
     """
     child = popen_detached(command, output=log, directory=directory, environment=environment, uid=uid, gid=gid)
     # `DriverProcess` waits for the exit, so `Popen` must not.
@@ -131,15 +116,7 @@ def find_driver(run: str, attempt: int) -> int | None:
 
 
 def kill_all(run: str, pid: int | None, identity_: str) -> int:
-    """Kill a run's driver and its descendants: all processes of its session, and all with the run in their environment.
-
-    Args:
-        run: Id of the run.
-        pid: Process id of the driver.
-        identity_: Identity of the driver.
-
-    Returns:
-        Number of processes killed.
+    """Kill all processes of a driver's session, and all with the run in their environment; returns their number.
 
     Raises:
         TimeoutError: Some processes did not exit.

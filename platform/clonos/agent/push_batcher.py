@@ -40,11 +40,7 @@ class _PendingPush:
 
 
 class FlushTimer:
-    """Decides when a forwarder reads and sends its files again: together with all others, or at once.
-
-    Args:
-        delay_s: Seconds until the next common flush.
-    """
+    """Decides when a forwarder reads and sends its files again: with all others, after `delay_s`, or at once."""
 
     def __init__(self, delay_s: Callable[[], float]) -> None:
         self._delay_s = delay_s
@@ -62,10 +58,6 @@ class FlushTimer:
 
 class PushBatcher:
     """Collects the batches of all runs and sends them in one push.
-
-    Args:
-        instance: Random id of this agent process.
-        send: Sends a push to the control plane.
 
     Attributes:
         interval_s: Minimum seconds between two flushes, set by the control plane.
@@ -98,10 +90,7 @@ class PushBatcher:
         return interval_s * (1 - (time.monotonic() / interval_s + self._phase) % 1)
 
     def run_changed(self) -> None:
-        """Let the forwarders of all runs send at once, and then at the shortest interval for a while.
-
-        The control plane waits for the events of this change, for instance of a recovery.
-        """
+        """Let the forwarders of all runs send at once, then often for a while: the control plane waits for events."""
         self._changing_until = time.monotonic() + _CHANGING_S
         for timer in list(self._timers):
             timer.expedite()

@@ -12,10 +12,7 @@ from clonos.resources.jobs import Failure
 
 
 def is_idle_pool_driver(record: RunRecord, status: DriverStatus) -> bool:
-    """Whether the driver is a former pool driver that has not begun with the job.
-
-    A failure of such a driver does not count against the job's restarts.
-    """
+    """Whether the driver is a former pool driver that has not begun with the job: its failure does not count."""
     return bool(record.pool_driver) and status.heartbeat_at() is None
 
 
@@ -32,10 +29,7 @@ def failures_with_this_attempt(policy: RunRestartPolicy, record: RunRecord, stat
 
 
 def failures_before_attempt(spec: RunSpec, record: RunRecord) -> int:
-    """`RunRecord.consecutive_failures` before an attempt that starts or is promoted now.
-
-    The first attempt that is the job's driver continues the count of the job's earlier runs.
-    """
+    """Return the failures before an attempt that starts or is promoted now; a first driver continues the job's."""
     if spec.standby or record.driver_since is not None:
         return record.consecutive_failures
     return spec.restart.earlier_failures

@@ -146,15 +146,7 @@ def restore_stored(
 
 
 def require_unpublished(state: ControlState, epochs: Mapping[str, int]) -> None:
-    """Check that a start from an older point would not publish epochs again that may be published already.
-
-    Args:
-        state: State of the control partition of the causal log.
-        epochs: Query → newest epoch at the older point.
-
-    Raises:
-        WouldPublishAgain: The log has later epochs, committed or in doubt.
-    """
+    """Raise `WouldPublishAgain` if the log has epochs after `epochs` (query → newest epoch at the older point)."""
     for query in sorted({*state.committed, *(name for name, _ in state.plans)}):
         newest = max(state.newest_plan(query), state.committed.get(query, -1))
         if newest > epochs.get(query, -1):
@@ -195,16 +187,10 @@ def _folder(location: str) -> Path:
 def main(
     spec: str, events: str, location: str, epoch: str, request_key: str, publish_again: str, *command: str
 ) -> None:
-    """Restore the checkpoint, then replace this process with the driver.
+    """Restore the checkpoint, then replace this process with the driver's `command`.
 
-    Args:
-        spec: File of the job's specification.
-        events: The driver's event file.
-        location: A savepoint; or the checkpoint itself, to return to one of its epochs.
-        epoch: Epoch to return to; ``-`` with a savepoint.
-        request_key: Idempotency key of the request.
-        publish_again: ``publish-again`` if the user allows that epochs are published again, else ``-``.
-        command: Command line of the driver.
+    The arguments are those of `restore`, as text: `epoch` is ``-`` with a savepoint, and `publish_again` is ``publish-
+    again`` if the user allows that epochs are published again.
     """
     job, settings = read_spec(Path(spec)), Settings()
     checkpoint = job.spec.checkpoint or default_checkpoint(settings.home, job.name)

@@ -18,12 +18,7 @@ _HEAD: Final = 256
 
 
 class RotatedLog:
-    """A log file with its previous file (``.1``).
-
-    Args:
-        path: The file that the driver appends to.
-        limit: The log is rotated at this size, in bytes.
-    """
+    """The log file that a driver appends to, with its previous file (``.1``); it is rotated at `limit` bytes."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path

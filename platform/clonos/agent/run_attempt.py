@@ -40,8 +40,7 @@ _LONGEST_CHECK_INTERVAL_S: Final = 3.0
 class ResponsivenessTimer:
     """Measures how long a driver has been unresponsive, without the time in which the agent itself was suspended.
 
-    Args:
-        limit_s: The driver is unresponsive after this time without a heartbeat; 0: never.
+    It is unresponsive after `limit_s` without a heartbeat; 0: never.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -56,11 +55,7 @@ class ResponsivenessTimer:
         return self._last_heartbeat is None
 
     def expired(self, heartbeat: float | None) -> bool:
-        """Update the timer, and return whether the driver has been unresponsive for longer than the limit.
-
-        Args:
-            heartbeat: A value that changes with each heartbeat; None before the first one.
-        """
+        """Update the timer with a value that each heartbeat changes; returns whether the driver exceeds the limit."""
         now = time.monotonic()
         elapsed_s, self._checked_at = now - self._checked_at, now
         if heartbeat is None or heartbeat != self._last_heartbeat:
@@ -71,13 +66,7 @@ class ResponsivenessTimer:
 
 
 class RunAttempt:
-    """The newest attempt of a run: its record on disk and its driver process, which an earlier agent process may
-    have started.
-
-    Args:
-        context: The parts of the agent that all runs share.
-        directory: Directory of the run.
-        on_exit: Called when the driver exits.
+    """The newest attempt of a run: its record on disk and its driver process, which an earlier agent may have started.
 
     Attributes:
         record: The record of the run, as on disk.
@@ -154,11 +143,7 @@ class RunAttempt:
         self.status = DriverStatus(self.directory.events, start)
 
     def watch(self, pid: int, identity_: str) -> None:
-        """Supervise the process with this id as the attempt's driver; `identity_` is the process's `identity`.
-
-        Raises:
-            ProcessLookupError: The process has exited.
-        """
+        """Supervise the process as the attempt's driver, by its `identity`; `ProcessLookupError` if it has exited."""
         self.process = DriverProcess(pid, identity_, self._on_exit)
         self._timer = ResponsivenessTimer(self._context.settings.driver_heartbeat_timeout_s)
         self.write(pid=pid, identity=identity_)

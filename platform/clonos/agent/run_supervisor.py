@@ -73,12 +73,7 @@ class _Prepared(NamedTuple):
 
 
 class RunSupervisor:
-    """Brings the driver of one run to its desired state: starts, restarts, promotes, stops and kills it.
-
-    Args:
-        context: The parts of the agent that all runs share.
-        directory: Directory of the run.
-    """
+    """Brings the driver of one run to its desired state: starts, restarts, promotes, stops and kills it."""
 
     def __init__(self, context: HostContext, directory: RunDirectory) -> None:
         self._context = context

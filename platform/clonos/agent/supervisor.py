@@ -24,13 +24,7 @@ _FIRST_MEASURE_S: Final = 15.0
 
 
 class Supervisor:
-    """Brings all runs of one host to their desired states, with one `RunSupervisor` for each.
-
-    Args:
-        context: The parts of the agent that all runs share.
-        directory: Directory of the agent.
-        create_forwarder: Creates the forwarder of a run's events and log.
-    """
+    """Brings all runs of one host to their desired states, with one `RunSupervisor` for each."""
 
     def __init__(
         self, context: HostContext, directory: AgentDirectory, create_forwarder: Callable[[str], Forwarder]
@@ -71,11 +65,7 @@ class Supervisor:
         return [supervisor.report() for supervisor in self._runs.values()]
 
     async def failure(self) -> None:
-        """Wait until the supervision of a run fails with an unexpected error, and raise the error.
-
-        Raises:
-            Exception: The unexpected error.
-        """
+        """Wait until the supervision of a run fails with an unexpected error, and raise it."""
         await self._failed
 
     async def measure(self) -> None:

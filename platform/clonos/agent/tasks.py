@@ -37,14 +37,7 @@ _STORAGE_SETTINGS: Final = ("spark.hadoop.", "spark.jars")
 
 
 class Tasks:
-    """Executes host tasks, each once, and reports each result until the control plane acknowledges it.
-
-    Args:
-        settings: Settings of the agent.
-        directory: Directory of the agent.
-        instance: Random id of this agent process.
-        report: Sends the result of a task (its id) to the control plane; called again if that is unreachable.
-    """
+    """Executes host tasks, each once, and reports each result until the control plane acknowledges it."""
 
     def __init__(
         self,
@@ -227,11 +220,7 @@ class _Ended(NamedTuple):
 
 
 def cluster_of(task: HostTask) -> ClusterSpec:
-    """Return the cluster that a host task checks, as the control plane described it.
-
-    Raises:
-        SpecError: The task has no description of a cluster.
-    """
+    """Return the cluster that a host task checks; `SpecError` if the task has no description of it."""
     try:
         return ClusterSpec.model_validate(task.arguments.get("spec"))
     except ValidationError as error:

@@ -155,11 +155,7 @@ class WarmPool:
             os.waitpid(driver.pid, os.WNOHANG)
 
     def kill_remaining(self, name: str) -> int:
-        """Kill the remaining processes of a pool driver that became a driver and exited; returns their number.
-
-        Raises:
-            TimeoutError: Some processes did not exit.
-        """
+        """Kill what remains of a pool driver that became a driver and exited; returns the number of processes."""
         killed = kill_all(name, None, "")
         shutil.rmtree(self._folder / name, ignore_errors=True)
         return killed
@@ -205,10 +201,7 @@ class WarmPool:
 
 
 def pause_s(failures: int) -> float:
-    """Seconds until the next pool driver starts, after one that failed.
-
-    Args:
-        failures: Number of consecutive pool drivers before it that never became ready.
+    """Return the seconds until the next pool driver starts, after a row of `failures` that never became ready.
 
     Example:
         >>> [pause_s(failures) for failures in (0, 1, 2, 9)]

@@ -20,17 +20,9 @@ _BUSY: Final = 0.85
 
 
 def capacity_notes(hosts: Sequence[Host], *, standbys: int) -> list[str]:
-    """List what a user should know before another job runs on these hosts.
+    """List what a user should know before another job, with `standbys`, runs on these hosts: sentences.
 
-    Args:
-        hosts: All hosts.
-        standbys: Number of standbys that the job requests.
-
-    Returns:
-        Sentences. None if a host that accepts drivers is not measured: its agent has just started.
-
-    Example:
-        ["The cores of all hosts are busy: host-1 uses 1.9 of 2. Epochs and takeovers take longer."]
+    There are none if a host that accepts drivers is not measured: its agent has just started.
     """
     notes = []
     if drivers := _shortage(hosts, standby=False):

@@ -131,9 +131,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def add_examples(app: Typer) -> None:
-    """Add the section "Examples" to the help of `app`, and of all its commands and groups.
-
-    The section of a group has the first examples of its first commands.
+    """Add the section "Examples" to the help of `app`, its commands and groups; groups show those of their first
+    commands.
     """
     app.info.epilog = _section(EXAMPLES[""])
     _add_below(app, "")

@@ -38,15 +38,7 @@ def lint(
 
 
 def require_repeatable(file: Path, *, allowed: bool) -> None:
-    """Print the linter's findings in a job's code on stderr.
-
-    Args:
-        file: The job file.
-        allowed: Accept errors.
-
-    Raises:
-        CodeNotRepeatable: There are errors, which are not `allowed`.
-    """
+    """Print the linter's findings in a job file on stderr; `CodeNotRepeatable` for errors that are not `allowed`."""
     from clonos.lint import lint as scan
 
     report = scan([file])

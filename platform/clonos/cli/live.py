@@ -124,11 +124,9 @@ class FoldedFrames:
         self._frames = 0
 
     def take(self, line: str) -> list[str]:
-        """Take the next line of the log and return the lines to show now.
+        """Return the lines to show for the next line of the log: none for a frame after the third of a stack trace.
 
-        Returns:
-            The line. Empty for a frame after the third of a stack trace; after such a trace, a line with the number of
-            hidden frames precedes the line.
+        The line after such a trace follows a line with the number of hidden frames.
         """
         if line.startswith(("\tat ", "        at ")):
             self._frames += 1

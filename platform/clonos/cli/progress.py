@@ -176,14 +176,7 @@ def operate(call: Call, job: str, request: Callable[[str], Operation], *, starts
 
 
 def running(call: Call, job: Job) -> Job:
-    """Wait until a new job works, and show the progress.
-
-    Args:
-        call: The call of the command.
-        job: The job, as the request returned it.
-
-    Returns:
-        The job, which works, or was stopped by another request.
+    """Wait until a new job works, and show the progress; returns the job, which another request may have stopped.
 
     Raises:
         NoHost: No host runs the job.

@@ -87,13 +87,7 @@ class HostRemoved(ApiRejected):
 
 
 class AgentApi:
-    """The REST routes that an agent uses, as methods; `host` is the host's id.
-
-    Args:
-        url: Address of the control plane, without ``/api/v1``.
-        token: The agent's token; None: the control plane needs none.
-        ca: PEM file with the authorities to trust; default: this machine's.
-    """
+    """The REST routes that an agent uses, as methods; `host` is the host's id. Other arguments as for `Client`."""
 
     def __init__(self, url: str, token: AgentToken | None = None, ca: Path | None = None) -> None:
         if token is not None:
@@ -118,12 +112,7 @@ class AgentApi:
         return await self._request("POST", "hosts", HostRegistered, host)
 
     async def heartbeat(self, host: str, heartbeat: Heartbeat, *, timeout_s: float) -> HeartbeatResponse:
-        """Renew the host's lease and report the state of its runs; returns the host's work revision.
-
-        Args:
-            host: Id of the host.
-            heartbeat: Reports of all runs of the host.
-            timeout_s: Longest wait for the response, in seconds.
+        """Renew the host's lease and report the state of all its runs; returns the host's work revision.
 
         Raises:
             HostUnknown: The agent must register again.

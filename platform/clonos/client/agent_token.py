@@ -36,9 +36,8 @@ class _Renewed(msgspec.Struct, frozen=True):
 class AgentToken:
     """The token of an agent. Both files are read for each request, so that a user can replace the token.
 
-    Args:
-        file: Holds the token that a user has created.
-        renewed: Holds the token that has replaced it; only the agent's user reads it. None: it is never renewed.
+    `file` has the token that a user has created. `renewed` has the one that has replaced it, which only the agent's
+    user reads; None: it is never renewed.
     """
 
     def __init__(self, file: Path, renewed: Path | None = None) -> None:
@@ -48,18 +47,14 @@ class AgentToken:
         self._read = ""  # digest of the newest readable text of `file`
 
     def text(self) -> str:
-        """Return the token to send.
-
-        Raises:
-            SpecError: The token file cannot be read, is empty, or does not hold a token.
-        """
+        """Return the token to send; `SpecError` if the token file cannot be read, or does not hold a token."""
         first = self._first()
         self._read = _digest(first)
         newest = self._newest or self._stored()
         return newest.token if newest is not None and newest.replaces == self._read else first
 
     def replace(self, token: str) -> None:
-        """Use another token from now on instead of the one that was sent, and store it.
+        """Use another token from now on, and store it.
 
         Raises:
             SpecError: The token file has never been readable.
@@ -70,12 +65,7 @@ class AgentToken:
         self.store()
 
     def store(self) -> None:
-        """Store the token of `replace`, unless it is stored.
-
-        Raises:
-            SpecError: The file with the stored token cannot be read.
-            OSError: It cannot be stored.
-        """
+        """Store the token of `replace`, unless it is stored; raises as `replace`."""
         if self._renewed is not None and self._newest is not None and self._stored() != self._newest:
             write_private(self._renewed, msgspec.json.encode(self._newest).decode())
 

@@ -18,7 +18,7 @@ class Clusters(Routes):
     """
 
     def create(self, cluster: ClusterSpec) -> Cluster:
-        """Add a cluster. A host that reaches it then checks it.
+        """Add a cluster; a host that reaches it then checks it.
 
         Raises:
             NameTaken: There is a cluster with this name.
@@ -37,12 +37,8 @@ class Clusters(Routes):
     def replace(self, cluster: ClusterSpec, *, version: int) -> Cluster:
         """Replace the description of a cluster; the next start of each driver uses it.
 
-        Args:
-            cluster: The new description, with the name of the cluster.
-            version: `Cluster.version` of the cluster that the change is based on.
-
         Raises:
-            VersionStale: `version` is not the newest version.
+            VersionStale: `version` is not the newest `Cluster.version`.
         """
         headers = {"If-Match": f'"{version}"'}
         response = self._transport.send(
@@ -70,9 +66,5 @@ class Clusters(Routes):
         return decode(Operation, self._transport.post(f"/clusters/{name}/check"))
 
     def delete(self, name: str) -> None:
-        """Remove a cluster.
-
-        Raises:
-            StateConflict: Jobs run on it.
-        """
+        """Remove a cluster; `StateConflict` if jobs run on it."""
         self._transport.send("DELETE", f"/clusters/{name}")

@@ -65,12 +65,7 @@ class Contexts:
     @classmethod
     @contextmanager
     def changing(cls) -> Iterator[Contexts]:
-        """Yield the contexts of the user's file; they are written at the end, unless an exception is raised.
-
-        A lock makes other processes wait, so that no change is lost.
-
-        Raises:
-            SpecError: As `read`.
+        """Yield the contexts of the user's file, and write them at the end unless an exception is raised; others wait.
 
         Example:
             >>> with Contexts.changing() as contexts:  # doctest: +SKIP

@@ -34,12 +34,9 @@ class Hosts(Routes):
         return decode(Host, self._transport.post(f"/hosts/{name}/undrain"))
 
     def delete(self, name: str) -> None:
-        """Remove a host, for instance one that is lost for good.
+        """Remove a host that is lost for good; `StateConflict` if it has runs that are not lost.
 
         If its agent returns, the agent kills the remaining drivers and exits.
-
-        Raises:
-            StateConflict: The host has runs that are not lost.
         """
         self._transport.send("DELETE", f"/hosts/{name}")
 
@@ -48,11 +45,6 @@ class Standbys(Routes):
     """Calls of ``/standbys``: the standbys of all jobs."""
 
     def list(self, *, states: Collection[StandbyState] | None = None, limit: int | None = None) -> Page[Standby]:
-        """List standbys of all jobs, including ended ones.
-
-        Args:
-            states: Only standbys in one of these states; default all.
-            limit: Maximum number of entries; default all.
-        """
+        """List standbys of all jobs, including ended ones, or those in one of `states`."""
         query = {"state": sorted(map(str, states or ())) or None}
         return self._transport.pages(Standby, "/standbys", query, limit=limit)

@@ -56,10 +56,8 @@ class Jobs(Routes):
     """
 
     def create(self, job: JobCreate) -> Job:
-        """Create a job; it starts unless its specification says otherwise.
-
-        Args:
-            job: Specification, and the id of the uploaded code.
+        """Create a job from its specification and the id of its uploaded code; it starts unless the request says
+        otherwise.
 
         Raises:
             SpecError: The specification or the code is invalid.
@@ -71,10 +69,7 @@ class Jobs(Routes):
         return decode(Job, self._transport.post("/jobs", job))
 
     def validate(self, job: JobCreate) -> JobValidation:
-        """Check a specification and its code as `create` does, and run the linter; creates nothing.
-
-        Returns the problems that prevent a start, and the linter's findings, which do not.
-        """
+        """Check a specification and its code as `create` does, and run the linter; creates nothing."""
         return decode(JobValidation, self._transport.post("/jobs/validate", job))
 
     def list(
@@ -85,13 +80,9 @@ class Jobs(Routes):
         name: str | None = None,
         limit: int | None = None,
     ) -> Page[JobSummary]:
-        """List the jobs that are not deleted, newest first. `get` also returns a job's specification.
+        """List the jobs that are not deleted, newest first; without their specifications, which `get` returns.
 
-        Args:
-            states: Only jobs in one of these states.
-            labels: Only jobs with all of these labels.
-            name: Only jobs whose name contains this text.
-            limit: Maximum number of entries; default all.
+        Only jobs in one of `states`, with all of `labels`, and with the text `name` in their names.
         """
         selectors = [f"{key}={value}" for key, value in (labels or {}).items()]
         query = {"state": [str(state) for state in states or ()] or None, "label": selectors or None, "name": name}
@@ -104,13 +95,8 @@ class Jobs(Routes):
     def patch(self, job: str, change: JobPatch, *, version: int) -> Job:
         """Change the specification or the code; the next start uses it.
 
-        Args:
-            job: The job.
-            change: The new specification, the id of the new code, or both.
-            version: `Job.version` of the job that the change is based on.
-
         Raises:
-            VersionStale: `version` is not the newest version.
+            VersionStale: `version` is not the newest `Job.version`.
         """
         headers = {"If-Match": f'"{version}"'}
         response = self._transport.send("PATCH", f"/jobs/{job}", body=change, headers=headers, repeat="unless sent")
@@ -121,12 +107,9 @@ class Jobs(Routes):
         return decode(Operation, self._transport.send("DELETE", f"/jobs/{job}").content)
 
     def start(self, job: str, start_from: StartFrom | None = None, *, adopt: bool = False) -> Operation:
-        """Start a job.
+        """Start a job, at a savepoint or an older epoch, or (default) where it stopped.
 
-        Args:
-            job: The job.
-            start_from: A savepoint or an older epoch; default the point at which the job stopped.
-            adopt: Take over the job from another platform that has claimed its causal log.
+        With `adopt`, take it over from another platform that has claimed its causal log.
 
         Raises:
             StateConflict: The job was cancelled, or it runs and `start_from` is set.
@@ -137,12 +120,7 @@ class Jobs(Routes):
         return decode(Operation, self._transport.post(f"/jobs/{job}/start", request))
 
     def stop(self, job: str, request: StopRequest | None = None) -> Operation:
-        """Stop a job so that it can be started again.
-
-        Args:
-            job: The job.
-            request: How to stop it, the timeout in seconds, and whether to take a savepoint; default gracefully.
-        """
+        """Stop a job so that it can be started again; default gracefully."""
         return decode(Operation, self._transport.post(f"/jobs/{job}/stop", request or StopRequest()))
 
     def restart(self, job: str, request: StopRequest | None = None) -> Operation:
@@ -152,10 +130,6 @@ class Jobs(Routes):
     def move(self, job: str, request: MoveRequest | None = None) -> Operation:
         """Move a running job to another host: a standby warms up there, then takes over.
 
-        Args:
-            job: The job.
-            request: The target host and the timeout in seconds; default any other host.
-
         Raises:
             StateConflict: The job does not run, or the host accepts no driver.
         """
@@ -164,11 +138,8 @@ class Jobs(Routes):
     def upgrade(self, job: str, request: UpgradeRequest | None = None, *, version: int | None = None) -> Operation:
         """Upgrade a running job to its newest version: a standby with that version warms up, then takes over.
 
-        Args:
-            job: The job.
-            request: The timeout in seconds for the standby to become READY; default 180. With a specification or code,
-                these become the newest version, unless the upgrade is refused.
-            version: `Job.version` of the job that the request is based on; needed with a specification or code.
+        A specification or code in the request becomes the newest version, unless the upgrade is refused. It needs
+        `version`, the `Job.version` that it is based on.
 
         Raises:
             StateConflict: The job does not run.
@@ -179,10 +150,6 @@ class Jobs(Routes):
 
     def resolve(self, job: str, request: ResolveRequest) -> Operation:
         """Decide about an epoch in doubt that stopped a job, and start the job.
-
-        Args:
-            job: The job.
-            request: The epoch and the decision.
 
         Raises:
             StateConflict: The job has a driver, or it was cancelled.
@@ -195,10 +162,6 @@ class Jobs(Routes):
     def roll_back(self, job: str, request: RollbackRequest | None = None) -> Operation:
         """Return to another version of a job: of a running job through a standby, of one that failed by a start.
 
-        Args:
-            job: The job.
-            request: The version; default the one, other than the present one, whose driver finished an epoch last.
-
         Raises:
             NotFound: There is no such version.
             StateConflict: The job was cancelled, or no other version has finished an epoch.
@@ -207,10 +170,6 @@ class Jobs(Routes):
 
     def verify(self, job: str, request: VerifyRequest | None = None) -> Operation:
         """Compare what readers see of a job's output with the markers in its causal log, on a host.
-
-        Args:
-            job: The job.
-            request: The topics of the output, and how long to observe a running job; default 10 s.
 
         Returns:
             The operation. Its result has the fields of `clonos.resources.verification.Verification`.
@@ -283,13 +242,7 @@ class Jobs(Routes):
     def standbys(
         self, job: str, *, states: Collection[StandbyState] | None = None, limit: int | None = None
     ) -> Page[Standby]:
-        """List the standbys of a job, including ended ones.
-
-        Args:
-            job: The job.
-            states: Only standbys in one of these states; default all.
-            limit: Maximum number of entries; default all.
-        """
+        """List the standbys of a job, including ended ones, or those in one of `states`."""
         query = {"state": sorted(map(str, states or ())) or None}
         return self._transport.pages(Standby, f"/jobs/{job}/standbys", query, limit=limit)
 
@@ -332,18 +285,10 @@ class Jobs(Routes):
         parsed: bool = False,
         stop: threading.Event | None = None,
     ) -> Iterator[LogLines]:
-        """Follow the drivers' log until the job has ended; each line once, also after lost connections.
+        """Follow the drivers' log until the job has ended; each line once, also after lost connections. Arguments as
+        `logs`.
 
-        Args:
-            job: The job.
-            tail: Begin with this number of newest lines or entries, without `after`; default 200.
-            after: Begin after this position: `LogLines.next` of an earlier response.
-            only: Only entries that this filter matches: an entry is a line with the lines that continue it.
-            parsed: Get `LogLines.entries` instead of `LogLines.lines`.
-            stop: Set it in another thread to end the iteration.
-
-        Yields:
-            Batches of lines or entries, each with the position after them.
+        `stop` ends the iteration, if another thread sets it. Each batch has the position after it.
 
         Example:
             >>> for batch in client.jobs.follow_logs("wordcount", only=LogFilter("warning")):  # doctest: +SKIP
@@ -390,10 +335,7 @@ class JobCheckpoints(Routes):
         return self._transport.get(Checkpoints, f"/jobs/{job}/checkpoints", {"limit": limit})
 
     def of_epoch(self, job: str, epoch: int, *, query: str | None = None) -> EpochCheckpoint:
-        """Get the checkpoint of one epoch: offsets, records, duration.
-
-        `query` names the query if the job has several.
-        """
+        """Get the checkpoint of one epoch; `query` names the query if the job has several."""
         return self._transport.get(EpochCheckpoint, f"/jobs/{job}/checkpoints/{epoch}", {"query": query})
 
 
@@ -401,11 +343,7 @@ class Savepoints(Routes):
     """Calls of ``/savepoints``. `savepoint` is an id; an unknown one raises `NotFound`."""
 
     def create(self, job: str, savepoint: SavepointCreate | None = None) -> Operation:
-        """Take a savepoint of a job: a copy of its checkpoint, which outlives the job.
-
-        Args:
-            job: Id or name of the job; it may run.
-            savepoint: Name and location; default: job, epoch and time, at the location of the control plane's settings.
+        """Take a savepoint of a job, which may run: a copy of its checkpoint, which outlives the job.
 
         Returns:
             The operation; its result has the id of the savepoint.

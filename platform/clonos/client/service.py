@@ -81,11 +81,7 @@ class Artifacts(Routes):
         return self._transport.send("GET", f"/artifacts/{artifact}/content", timeout_s=300.0).content
 
     def delete(self, artifact: str) -> None:
-        """Delete an artifact.
-
-        Raises:
-            StateConflict: A job, one of its versions or a savepoint needs it.
-        """
+        """Delete an artifact; `StateConflict` if a job, one of its versions or a savepoint needs it."""
         self._transport.send("DELETE", f"/artifacts/{artifact}")
 
 
@@ -109,19 +105,13 @@ class Operations(Routes):
         timeout_s: float | None = None,
         on_poll: Callable[[Operation], None] = lambda _operation: None,
     ) -> Operation:
-        """Wait until an operation is completed.
+        """Wait until an operation is completed, at most `timeout_s` (default: until its deadline), and return it.
 
-        Args:
-            operation: The operation, as the request returned it.
-            timeout_s: Longest wait in seconds; default the operation's deadline, which the control plane enforces.
-            on_poll: Called with the operation after each poll.
-
-        Returns:
-            The completed operation.
+        `on_poll` is called with the operation after each poll.
 
         Raises:
             ClonosError: The operation failed, with the error of `Operation.failure`.
-            WaitTimeout: The operation is still in progress after `timeout_s` seconds; it continues.
+            WaitTimeout: The operation is still in progress; it continues.
 
         Example:
             >>> client.operations.wait(client.jobs.stop("wordcount"), timeout_s=60)  # doctest: +SKIP
@@ -157,16 +147,10 @@ class Events(Routes):
         types: list[str] | None = None,
         stop: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """Follow the events; each event once, also after lost connections.
+        """Follow the events in the order of their `seq`; each event once, also after lost connections.
 
-        Args:
-            after: Start after the event with this `seq`; default with the next event.
-            job: Only events of the job with this id or name.
-            types: Only events of these types (`job.state`) or families (`job`).
-            stop: Set it in another thread to end the iteration.
-
-        Yields:
-            Events in the order of their `seq`.
+        They come after the event with the `seq` `after` (default: the next one), and are about `job` and of `types`
+        (`job.state`) or families (`job`), if named. `stop` ends the iteration, if another thread sets it.
 
         Example:
             >>> for event in client.events.follow(job="wordcount", types=["job"]):  # doctest: +SKIP
@@ -188,15 +172,7 @@ class Events(Routes):
         since: datetime | None = None,
         limit: int | None = None,
     ) -> Page[Event]:
-        """List stored events, oldest first.
-
-        Args:
-            after: Only events after this `seq`.
-            job: Only events of the job with this id or name.
-            types: Only events of these types (`job.state`) or families (`job`).
-            since: Only events at this time or later.
-            limit: Maximum number of events; default all.
-        """
+        """List stored events, oldest first: those after the `seq` `after`, and since a time; otherwise as `follow`."""
         query = _query(job, types, since)
         return self._transport.pages(Event, "/events/history", query, limit=limit, cursor="after", first=str(after))
 
@@ -226,13 +202,8 @@ class Tokens(Routes):
     """Calls of ``/tokens``, which need an admin's token, except `self`."""
 
     def create(self, token: TokenCreate) -> TokenCreated:
-        """Create an API token. Only this response contains its secret.
-
-        Args:
-            token: Name, role, subject and lifetime of the new token.
-
-        Raises:
-            Forbidden: This client's token is not an admin's.
+        """Create an API token. Only this response contains its secret. `Forbidden` unless this client's token is an
+        admin's.
         """
         # Without an idempotency key: the control plane must not store the response, which contains the secret.
         return decode(TokenCreated, self._transport.send("POST", "/tokens", body=token, repeat="unless sent").content)
@@ -281,11 +252,7 @@ class Sessions(Routes):
         return self._transport.pages(Session, "/sessions", {"subject": subject}, limit=limit)
 
     def revoke(self, session: str) -> None:
-        """End the session with this id at once.
-
-        Raises:
-            NotFound: There is no such session.
-        """
+        """End the session with this id at once; `NotFound` if there is none."""
         self._transport.send("DELETE", f"/sessions/{session}")
 
     def revoke_all(self, subject: str) -> int:
@@ -308,15 +275,9 @@ class Audit(Routes):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Page[AuditEntry]:
-        """List the entries of the audit log, newest first.
+        """List the entries of the audit log, newest first, from `since` on and before `until`.
 
-        Args:
-            subject: Only requests of this subject.
-            action: Only this action (``job.create``), or those with this first part (``job``, ``DELETE``).
-            outcome: Only accepted, or only refused requests.
-            since: Only entries at this time or later.
-            until: Only entries before this time.
-            limit: Maximum number of entries; default all.
+        `action` is one (``job.create``), or the first part of several (``job``, ``DELETE``).
         """
         query = {
             "subject": subject,
@@ -340,10 +301,7 @@ class Connectors(Routes):
         return self._transport.get(Connector, f"/connectors/{kind}/{name}")
 
     def validate(self, kind: str, name: str, options: dict[str, Any]) -> Validation:
-        """Check names, types and values of a connector's `options`.
-
-        The result lists the problems; invalid options do not raise.
-        """
+        """Check names, types and values of a connector's options; the result lists the problems, none is raised."""
         body = ValidateRequest(options=options)
         return decode(Validation, self._transport.post(f"/connectors/{kind}/{name}/validate", body))
 

@@ -35,17 +35,10 @@ def follow(
 ) -> Iterator[ServerSentEvent]:
     """Yield the events of a stream; after a lost connection, resume after the last complete event.
 
-    An event without an id has the id of the newest earlier event with an id on the same connection, or an empty id.
-
-    Args:
-        transport: Connection to the control plane.
-        path: Path of the stream below ``/api/v1``.
-        params: Query parameters of the stream.
-        last_id: Start after the event with this id.
-        is_complete: Called at each heartbeat and when the server closes the stream; True ends the iteration.
-        stop: Set it in another thread to end the iteration at the next event, heartbeat or disconnect.
-        on_disconnect: Called before each reconnection.
-        read_timeout_s: A connection without an event or heartbeat for this long counts as lost.
+    An event without an id has the id of the newest earlier event with an id on the same connection, or an empty id. The
+    first event follows the one with `last_id`. `is_complete` is asked at each heartbeat, and when the server closes the
+    stream; True ends the iteration. `stop`, set in another thread, ends it too. A connection without an event or
+    heartbeat for `read_timeout_s` is lost; `on_disconnect` is called before each reconnection.
 
     Raises:
         ApiError: The response is not an event stream.

@@ -100,15 +100,9 @@ class Transport:
         cursor: str = "starting_after",
         first: str | None = None,
     ) -> Page[T]:
-        """Fetch a list, with one request for each of its pages.
+        """Fetch the list at `path`, at most `limit` entries, with one request for each of its pages.
 
-        Args:
-            kind: Type of the entries.
-            path: Path of the list.
-            params: Query parameters of the list.
-            limit: Maximum number of entries; default all.
-            cursor: Name of the query parameter for the position of a page.
-            first: Position of the first page; default the start of the list.
+        `cursor` is the query parameter for the position of a page, `first` the position of the first one.
         """
         data: list[T] = []
         after = first
@@ -124,10 +118,7 @@ class Transport:
     def post(
         self, path: str, body: BaseModel | None = None, *, headers: Mapping[str, str] | None = None, **options: Any
     ) -> bytes:
-        """Send a POST request with a new idempotency key, so that a retry executes nothing twice.
-
-        `headers` and `options` are arguments of `send`. Returns the response's body.
-        """
+        """Send a POST request with a new idempotency key, so that a retry executes nothing twice; else as `send`."""
         keyed = {**(headers or {}), "Idempotency-Key": uuid.uuid4().hex}
         return self.send("POST", path, body=body, headers=keyed, **options).content
 
@@ -143,18 +134,10 @@ class Transport:
         repeat: Repeat = "always",
         timeout_s: float | None = None,
     ) -> httpx.Response:
-        """Send a request and retry it for `patience_s` seconds.
+        """Send a request and retry it for `patience_s` seconds. Parameters with the value None are left out.
 
-        Args:
-            method: HTTP method.
-            path: Path below ``/api/v1``.
-            params: Query parameters; None values are left out.
-            body: The resource to send.
-            headers: Additional headers.
-            files: A multipart upload, instead of `body`.
-            timeout_s: Longest wait for one response; default: the transport's.
-            repeat: ``always``: retry after every error that may pass; ``unless sent``: retry only if the control plane
-                cannot have received the request.
+        `repeat`: ``always`` retries after every error that may pass; ``unless sent`` only if the control plane cannot
+        have received the request.
 
         Raises:
             ControlPlaneUnavailable: The control plane did not respond.

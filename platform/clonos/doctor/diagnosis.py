@@ -26,11 +26,7 @@ def diagnose(
 ) -> Diagnosis:
     """Run all checks. They change nothing except for one temporary Kafka topic.
 
-    Args:
-        settings: Settings of this process.
-        api: Address of the control plane; default: the context's.
-        token: API token; default: the context's.
-        context: Context of ``clonos login``; default: the current one.
+    The address, the token and the context of the control plane are those of the options, as for all commands.
     """
     checkers: dict[str, Checker] = {
         "Python": machine.python,

@@ -122,13 +122,7 @@ def limits(values: Mapping[str, str | None]) -> Iterator[Check]:
 
 
 def safety(values: Mapping[str, str | None], brokers: int, *, embedded: bool) -> Iterator[Check]:
-    """Check that acknowledged records survive the loss of a broker.
-
-    Args:
-        values: Settings of a broker.
-        brokers: Number of brokers.
-        embedded: Whether this is the embedded Kafka, for which too few brokers are not a problem.
-    """
+    """Check that acknowledged records survive the loss of a broker. An embedded Kafka may have too few brokers."""
     names = {
         "default.replication.factor": _REPLICAS,
         "min.insync.replicas": _IN_SYNC,
@@ -212,13 +206,7 @@ def _publish(kafka: KafkaSettings, topic: str) -> float:
 
 
 def clock(begun: float, at: float, ended: float) -> Check:
-    """Compare the broker's clock with this machine's. All times are in milliseconds since 1970.
-
-    Args:
-        begun: This machine's time before the test record was sent.
-        at: The broker's timestamp of the record.
-        ended: This machine's time after the record was acknowledged.
-    """
+    """Compare the broker's time `at` with this machine's, before and after the record; all in ms since 1970."""
     skew = at - begun if at < begun else max(0.0, at - ended)
     if abs(skew) <= _SKEW_MS:
         return ok("clock", "differs from the broker's by less than a second")

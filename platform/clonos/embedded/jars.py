@@ -67,11 +67,7 @@ def ensure_jars(settings: Settings) -> Jars:
 
 
 def ensure_s3_jars(settings: Settings) -> Path:
-    """Return the directory of the jars of Hadoop's file system ``s3a:``; as `ensure_jars` otherwise.
-
-    Raises:
-        JarsUnavailable: A jar cannot be downloaded, or its checksum differs.
-    """
+    """Return the directory of the jars of Hadoop's file system ``s3a:``; as `ensure_jars` otherwise."""
     return _ensure(settings, _S3_SETS) / "s3"
 
 

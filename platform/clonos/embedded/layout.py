@@ -35,12 +35,7 @@ class Ports:
 
 
 def choose_ports(requested: Sequence[int], brokers: int, *, previous: Sequence[Ports] = ()) -> list[Ports]:
-    """Choose the ports of all brokers: the requested ones, else the previous ones if free, else free ones.
-
-    Args:
-        requested: Client ports, one per broker; empty: choose them.
-        brokers: Number of brokers.
-        previous: Ports of the last start.
+    """Choose the client ports of all brokers: the requested ones, else the previous ones if free, else free ones.
 
     Raises:
         PortInUse: A requested port is in use.
@@ -102,14 +97,9 @@ def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int
 def server_properties(
     node: int, ports: Sequence[Ports], data: Path, *, client: KafkaSettings, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the configuration of broker `node`, tuned for a small cluster on one machine.
+    """Return the configuration of broker `node`, tuned for a small cluster on one machine; `extra` has precedence.
 
-    Args:
-        node: Id of the broker, an index into `ports`.
-        ports: The ports of all brokers of the cluster.
-        data: Data directory of this broker.
-        client: Client protocol, mechanism and user; the user becomes the broker's only user.
-        extra: Further settings; they override the defaults.
+    The user of `client` becomes the broker's only user.
 
     Raises:
         SpecError: `extra` contains a setting that this module depends on.

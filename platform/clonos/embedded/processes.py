@@ -72,16 +72,8 @@ def popen_detached(
 ) -> subprocess.Popen[bytes]:
     """Start `command` in its own session, so that it outlives this process and its terminal.
 
-    Args:
-        command: Program and arguments.
-        output: File to append stdout and stderr to.
-        directory: Working directory.
-        environment: All environment variables of the process.
-        uid: User id of the process; None: this process's.
-        gid: Group id of the process; None: `uid`.
-
-    Raises:
-        OSError: The process cannot be started.
+    Its output is appended to a file, and `environment` has all variables. `uid` None is this process's, `gid` None is
+    `uid`. `OSError` if the process cannot be started.
     """
     with output.open("ab") as sink:
         return subprocess.Popen(
@@ -116,13 +108,7 @@ def spawn(
 def stop_all(
     processes: Sequence[ProcessRecord], *, grace_s: float, settled: Callable[[], bool] = lambda: False
 ) -> None:
-    """Stop all `processes` together with SIGTERM, then with SIGKILL.
-
-    Args:
-        processes: The processes; those that have exited are skipped.
-        grace_s: Seconds between SIGTERM and SIGKILL.
-        settled: Returns True when the processes may be killed before `grace_s` is over.
-    """
+    """Stop all `processes` that run with SIGTERM, and after `grace_s`, or once `settled` returns True, with SIGKILL."""
     running = [process for record in processes if (process := record.find()) is not None]
     for process in running:
         with suppress(psutil.NoSuchProcess):

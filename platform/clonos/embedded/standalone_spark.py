@@ -135,11 +135,9 @@ class StandaloneSpark:
         return self.folder / "recovery"
 
     def prepare(self, *, secret: str = "", forget: bool = True) -> None:
-        """Create the directory, the secret and the settings of the processes.
+        """Create the directory, the settings and the secret: that of an earlier call, or a new one, unless it is named.
 
-        Args:
-            secret: The secret of the cluster; empty: the secret of an earlier call, or a new one.
-            forget: Whether the master forgets the applications of an earlier start, which have ended.
+        With `forget`, the master forgets the applications of an earlier start, which have ended.
         """
         create_private(self.folder)
         if secret or not self._secret_file.exists():
@@ -182,12 +180,7 @@ class StandaloneSpark:
         return [*self._java(_MASTER), *self._address(self._port, self._ui_port)]
 
     def worker_command(self, name: str, *, ui_port: int = 0) -> list[str]:
-        """Return the command line of a worker.
-
-        Args:
-            name: Name of its directory.
-            ui_port: Port of its web UI; 0: any free one.
-        """
+        """Return the command line of a worker; `ui_port` 0 is any free port."""
         size = ["--cores", str(self._size.cores), "--memory", f"{self._size.memory_mb}m"]
         files = ["--work-dir", str(self.folder / name)]
         return [*self._java(_WORKER), *self._address(0, ui_port), *size, *files, self.master]

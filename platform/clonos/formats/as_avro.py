@@ -96,11 +96,8 @@ class Avro:
         return AvroReader(schema, url, text)
 
     def writer(self, subject: str | None, pins: Pins) -> AvroWriter:
-        """Register the schema `avsc`, or without `avsc` look up the registered schema (see `Format.writer`).
-
-        Args:
-            subject: Subject of the schema in the registry; None: the format's own field `subject`.
-            pins: Pinned answers of the registry, to which new answers are added.
+        """Register the schema `avsc`, or look up the one of `subject` or of the format's own field (see
+        `Format.writer`).
         """
         url = pins.url(self.registry, format_name="Avro")
         subject = subject or self.subject

@@ -51,12 +51,7 @@ class Json:
         return JsonReader(schema, self.framed)
 
     def writer(self, subject: str | None, pins: Pins) -> JsonWriter:
-        """Register the JSON Schema under `subject`, if records are framed: if they start with the id of their schema.
-
-        Args:
-            subject: Subject of the schema in the registry; not used (and may be None) unless records are framed.
-            pins: Pinned answers of the registry, to which new answers are added.
-        """
+        """Register the JSON Schema under `subject`, if records are framed: if they start with a schema id."""
         if not self.framed:
             return JsonWriter(b"")
         text = self.json_schema

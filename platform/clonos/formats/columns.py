@@ -83,17 +83,10 @@ def decode(
     dead_letters: str,
     bound: Bound | None = None,
 ) -> DataFrame:
-    """Decode `column` into the struct column `into`; the policy ``dead-letter`` adds the column ``poison``.
+    """Decode `column` into the struct column `into`, as the call with this number of `ctx.decode`, whose arguments it
+    has.
 
-    Args:
-        frame: The rows of a source.
-        reader: The reader of the format.
-        number: Number of this call of `ctx.decode` in the job.
-        column: The column with the bytes.
-        into: Name of the struct column.
-        on_poison: Policy for records that cannot be decoded.
-        dead_letters: The dead-letter topic.
-        bound: The bound of the records' event times; None: there is none.
+    The policy ``dead-letter`` adds the column ``poison``.
 
     Raises:
         SpecError: `frame` lacks columns of the source, or has one of the new columns already.

@@ -72,11 +72,7 @@ class Pins:
     def ask(self, question: str, registry: str, answer: Callable[[], int], *, text: str = "") -> int:
         """Return the id of a schema: the pinned answer to `question`, or the result of `answer`, which is then pinned.
 
-        Args:
-            question: The request, such as ``register orders-value``.
-            registry: The registry's URL.
-            answer: Sends the request and returns the id.
-            text: A schema that is part of the request.
+        The question is such as ``register orders-value``; `text` is a schema that is part of it.
         """
         key = f"{registry} {question}" + (f" {xxhash.xxh3_64_hexdigest(text.encode())}" if text else "")
         if key not in self.answers:
@@ -200,10 +196,7 @@ def registry_environment() -> dict[str, str]:
 
 
 def new_schema(text: str, kind: str, references: list[Any] | None = None) -> Schema:
-    """Create a schema object for the registry's client.
-
-    `kind` is ``AVRO``, ``PROTOBUF`` or ``JSON``; `references` are the `SchemaReference` objects of imported schemas.
-    """
+    """Create a schema object for the registry's client: of the kind ``AVRO``, ``PROTOBUF`` or ``JSON``."""
     with needed("a Schema Registry"):
         from confluent_kafka.schema_registry import Schema
     return Schema(text, kind, references or [])

@@ -112,13 +112,10 @@ _NATIVE: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 
 
 def python_type(spark: T.DataType, where: str = "the record", *, native: bool = False, tolerant: bool = False) -> Any:
-    """Return the Python type for values of a Spark type.
+    """Return the Python type for values of a Spark type; `where` is the path of the field, for error messages.
 
-    Args:
-        spark: The Spark type.
-        where: Path of the field, for error messages.
-        native: Whether values come from an Avro or Protobuf codec instead of JSON.
-        tolerant: Whether integers and times of JSON may have other forms.
+    `native` values come from an Avro or Protobuf codec instead of JSON. With `tolerant`, integers and times of JSON may
+    have other forms.
 
     Raises:
         SpecError: Records cannot be decoded to the type.

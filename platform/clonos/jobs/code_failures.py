@@ -68,10 +68,8 @@ def error_line(text: str) -> str:
 
 
 def refused_query(text: str) -> str:
-    """Return the sentence in which Spark refuses a query, without its class, its state and the plan.
-
-    Args:
-        text: Of an ``AnalysisException`` or ``ParseException``.
+    """Return the sentence in which Spark refuses a query, from the `text` of its exception, without class, state and
+    plan.
     """
     match = _REFUSED.search(text)
     sentence = " ".join((match["text"] if match is not None else text.partition("\n")[0]).split())

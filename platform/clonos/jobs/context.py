@@ -387,15 +387,7 @@ def _connector(group: str, name: str, options: Iterable[str]) -> Callable[..., A
 
 
 def find_connector(group: str, name: str) -> Callable[..., Any]:
-    """Import the class of a source or sink by its entry point.
-
-    Args:
-        group: ``clonos.sources`` or ``clonos.sinks``.
-        name: The entry point's name.
-
-    Raises:
-        SpecError: No installed package has such an entry point.
-    """
+    """Import the class of a source or sink by its entry point; `SpecError` if no installed package has it."""
     installed = {point.name: point for point in entry_points(group=group)}
     if name not in installed:
         names = ", ".join(sorted(installed)) or "none"

@@ -57,11 +57,8 @@ def load_job(path: Path) -> Job:
 
 
 def find_job_file(path: Path) -> Path:
-    """Return the Python file of the job that `load_job` would load from `path`; it may be missing.
-
-    Raises:
-        JobFileInvalid: `path` is a folder without a job.
-        SpecError: The YAML file is invalid.
+    """Return the Python file of the job that `load_job` would load from `path`; it may be missing. Raises as
+    `load_job`.
     """
     path = _in_folder(path.resolve())
     return job_file(path, read_spec(path)) if path.suffix in {".yaml", ".yml"} else path
@@ -77,12 +74,7 @@ def _in_folder(path: Path) -> Path:
 
 
 def job_file(path: Path, spec: JobSpec) -> Path:
-    """Return the Python file that a YAML file names; Python workers import the modules beside it.
-
-    Args:
-        path: The YAML file.
-        spec: Its content.
-    """
+    """Return the Python file that a YAML file with this `spec` names; Python workers import the modules beside it."""
     return path.parent / (spec.spec.main or "job.py")
 
 

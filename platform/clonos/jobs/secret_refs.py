@@ -21,24 +21,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def references(texts: Iterable[str]) -> frozenset[str]:
-    """Return the names of the secrets that `texts` refer to.
-
-    Raises:
-        SpecError: A reference has an invalid name.
-    """
+    """Return the names of the secrets that `texts` refer to; `SpecError` for an invalid name."""
     return frozenset(_checked(name) for text in texts for name in _REFERENCE.findall(text))
 
 
 def resolve(text: str, read: Callable[[str], str]) -> str:
-    """Replace each reference in `text` by its secret.
-
-    Args:
-        text: The text.
-        read: Returns the secret of a name.
-
-    Raises:
-        SpecError: A reference has an invalid name.
-    """
+    """Replace each reference in `text` by the secret that `read` returns; `SpecError` for an invalid name."""
     return _REFERENCE.sub(lambda match: read(_checked(match[1])), text)
 
 

@@ -268,9 +268,5 @@ class JobSpec(_Part):
 
 
 def read_spec(path: Path) -> JobSpec:
-    """Read the specification in a YAML file.
-
-    Raises:
-        SpecError: The file is missing or invalid; the message names the field.
-    """
+    """Read the specification in a YAML file; `SpecError` names the invalid field."""
     return read_yaml(path, JobSpec, "a job specification")

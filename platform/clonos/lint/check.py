@@ -41,12 +41,7 @@ class Violation:
 
 
 class Checker:
-    """Applies the linter's rules to functions.
-
-    Args:
-        resolver: Resolves names.
-        floats: Names of floating-point columns.
-    """
+    """Applies the linter's rules to functions; `floats` are the names of floating-point columns."""
 
     def __init__(self, resolver: Resolver, floats: frozenset[str]) -> None:
         self._resolver = resolver

@@ -92,16 +92,10 @@ class Dataflow:
         named: Mapping[str, Flow] = _NO_VALUES,
         around: Mapping[str, Flow] = _NO_VALUES,
     ) -> Flow:
-        """Analyse a call of `definition`, without running it, and record the findings in it.
+        """Analyse a call of `definition` without running it, record the findings in it, and return the `Flow` of its
+        result.
 
-        Args:
-            definition: The function, as the linter parsed it.
-            positional: What is known about the positional arguments.
-            named: The same for the keyword arguments, by name.
-            around: The same for the variables of the enclosing function, by name.
-
-        Returns:
-            What is known about the result: whether it is a DataFrame, its first shuffle, the functions that compute it.
+        The other arguments are what is known about the arguments, and about the variables of the enclosing function.
         """
         node = definition.node
         if (
@@ -156,13 +150,9 @@ class Dataflow:
     def called(
         self, function: Definition, positional: list[Flow], named: Mapping[str, Flow], statements: _Statements
     ) -> Flow:
-        """Return the properties (`Flow`) of the value that a call of one of the job's functions returns.
+        """Return the `Flow` of the value that a call of one of the job's functions returns.
 
-        Args:
-            function: The called function.
-            positional: Properties of the positional arguments.
-            named: Properties of the keyword arguments, by name.
-            statements: The function body with the call; an inner function sees its variables.
+        `statements` is the function body with the call: an inner function sees its variables.
         """
         if function.role is not Role.PLAIN:
             return Flow(functions=frozenset({function}))

@@ -22,14 +22,11 @@ LIBRARIES = frozenset({"clonos", "pyspark"})
 
 
 class Sources:
-    """The parsed files of a job.
-
-    Args:
-        paths: Python files and folders.
+    """The parsed files of a job: Python files, those in folders, and those that they import.
 
     Attributes:
         modules: Path → module.
-        named: The files in `paths`, without those found in folders or by imports.
+        named: The named files, without those found in folders or by imports.
 
     Raises:
         SpecError: A path is missing or is not Python.

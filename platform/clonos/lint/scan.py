@@ -39,9 +39,6 @@ def lint(paths: Iterable[Path]) -> Report:
 
     Raises:
         SpecError: A path is missing or a file is not Python.
-
-    Returns:
-        The findings and the files of the job.
     """
     paths = list(paths)
     try:

@@ -28,12 +28,7 @@ class SqlCall:
 
 
 def calls(text: str, floats: frozenset[str] = frozenset()) -> Iterator[SqlCall]:
-    """Yield the calls in `text` that violate a rule of the linter.
-
-    Args:
-        text: SQL: an expression or a statement.
-        floats: Names of floating-point columns.
-    """
+    """Yield the calls in an SQL expression or statement that violate a rule; `floats` are floating-point columns."""
     if "(" not in text:
         return
     blank = _QUOTED.sub(lambda match: re.sub(r"[^\n]", "_", match[0]), text)

@@ -19,14 +19,7 @@ _FACTOR: Final = 11  # timeouts: Kafka, Spark (2), its check (5), the control pl
 
 
 def start(plan: Plan, report: Callable[[str], None]) -> State:
-    """Start a supervisor and return when the platform is ready.
-
-    Args:
-        plan: The processes to start, and their settings.
-        report: Called with each line that the supervisor writes until the platform is ready.
-
-    Returns:
-        The platform's addresses and processes.
+    """Start a supervisor; `report` gets each line that it writes until the platform is ready. Returns the platform.
 
     Raises:
         LocalPlatformFailed: The supervisor exited without reporting an error, or was not ready in time.

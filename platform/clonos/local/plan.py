@@ -76,11 +76,8 @@ class Plan(BaseModel):
         return self.home.absolute() / "admin.token"
 
     def environment(self, kafka: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment variables of all processes: those in `base`, and the platform's own.
-
-        Args:
-            kafka: Bootstrap servers.
-            base: Variables to inherit; default: this process's.
+        """Return the environment variables of all processes: those in `base` (default: this process's), and the own
+        ones.
         """
         base = os.environ if base is None else base
         return {

@@ -33,19 +33,11 @@ class Room(NamedTuple):
 
 
 def room_for(agents: int, requested: int | None = None, *, spark_workers: int = 0) -> Room:
-    """Return the slots and pool drivers of each agent on this machine.
+    """Return the slots and pool drivers of each agent on this machine; `requested` are the slots that the user wants.
 
     An agent has a slot for each core as far as the free memory allows: at least two, at most eight. Fewer than two
-    would leave no room for an upgrade beside a driver and its standby.
-
-    Args:
-        agents: Number of agents on this machine.
-        requested: Slots of each agent that the user requested; None: what fits.
-        spark_workers: Number of Spark workers on this machine. With these there are no pool drivers: executors need the
-            memory, and jobs on a cluster use none.
-
-    Example:
-        slots, pool_size, note = room_for(2)
+    would leave no room for an upgrade beside a driver and its standby. With Spark workers there are no pool drivers:
+    executors need the memory, and jobs on a cluster use none.
     """
     available = psutil.virtual_memory().available
     room = max(0, available - _PLATFORM_BYTES) // _DRIVER_BYTES

@@ -47,13 +47,7 @@ def _last_ports(file: Path) -> tuple[int, int] | None:
 
 
 def register(client: Client, spark: StandaloneSpark, home: Path) -> None:
-    """Register the cluster in the control plane, and give its secret to the agents of this machine.
-
-    Args:
-        client: A client with the administrator's token.
-        spark: The cluster.
-        home: ``CLONOS_HOME``, which drivers and executors share.
-    """
+    """Register the cluster, as an administrator, and give its secret to the agents of this ``CLONOS_HOME``."""
     secrets = home / "secrets" / "clusters"
     create_private(secrets)
     write_private(secrets / NAME, spark.secret)

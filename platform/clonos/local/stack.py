@@ -351,12 +351,7 @@ def stop_platform(state: State, home: Path, *, grace_s: float) -> None:
 
 
 def clean(folder: Folder, home: Path) -> None:
-    """Stop the processes that a killed supervisor left behind. The caller holds the lock file of `folder`.
-
-    Args:
-        folder: Directory of the local platform, which has its recorded state.
-        home: ``CLONOS_HOME``; drivers and pool drivers of this directory are stopped too.
-    """
+    """Stop what a killed supervisor and drivers of this ``CLONOS_HOME`` left behind. The caller holds the lock file."""
     state = State.read(folder)
     if state is not None:
         stop_platform(state, home, grace_s=1.0)

@@ -76,16 +76,7 @@ _LONGEST: Final = 300
 
 
 def sentence_of(kind: str, data: Mapping[str, Any], *, job: str = "", host: str = "") -> str:
-    """Return the sentence of an event, without a full stop.
-
-    Args:
-        kind: Type of the event.
-        data: Its further fields.
-        job: Name of its job; empty: it has none.
-        host: Name of its host; empty: it has none.
-
-    Returns:
-        The sentence; for a type of a newer version, the type and the names.
+    """Return the sentence of an event, without a full stop; for a type of a newer version, the type and the names.
 
     Example:
         >>> sentence_of("standby.state", {"state": "READY"}, job="fraud", host="host-3")

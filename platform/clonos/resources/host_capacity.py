@@ -41,15 +41,9 @@ class HostCapacity(Resource):
 
 
 def expected_bytes(host: HostCapacity, hosts: Iterable[HostCapacity], *, standby: bool) -> int | None:
-    """Estimate what another driver or standby will take on a host.
+    """Estimate what another driver or standby will take on `host`, in bytes; None: nothing has run anywhere.
 
-    Args:
-        host: The host.
-        hosts: All hosts: the highest cost there is expected if none has run on `host`.
-        standby: Whether it is a standby. If none has run anywhere, it takes as much as a driver.
-
-    Returns:
-        Bytes; None: nothing has run anywhere.
+    If none has run there, the highest cost on any host is expected; for a standby, else that of a driver.
     """
     hosts = list(hosts)
     for kind in (True, False) if standby else (False,):

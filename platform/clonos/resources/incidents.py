@@ -140,13 +140,7 @@ def is_silent(recovery: Recovery) -> bool:
 
 
 def sentence(recovery: Recovery, job_name: str = "", *, silent_for: str | None = None, loss: Loss | None = None) -> str:
-    """Say what happened in a recovery, as a sentence without a full stop.
-
-    Args:
-        recovery: The recovery.
-        job_name: Name of its job; empty: the sentence leaves it out.
-        silent_for: Time without output of a recovery in progress; None: the sentence leaves it out.
-        loss: What was lost; None: the sentence leaves it out.
+    """Say what happened in a recovery, as a sentence without a full stop; empty or None arguments are left out.
 
     Returns:
         For instance ``fraud: the driver on host-1 was killed by SIGKILL; the standby on host-3 took over; no output

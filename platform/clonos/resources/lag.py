@@ -8,11 +8,7 @@ from collections.abc import Iterable, Mapping
 def lag_of_job(queries: Iterable[Mapping[str, int]]) -> int | None:
     """Return the unread records of a job: for each topic, of the query that is furthest behind.
 
-    Args:
-        queries: Topic → unread records of each query; an empty mapping: the query has not reported.
-
-    Returns:
-        Their number; None if no query has reported.
+    A query with an empty mapping has not reported; None: no query has.
 
     Example:
         >>> lag_of_job([{"orders": 7, "rates": 1}, {"orders": 9}])

@@ -18,11 +18,7 @@ _CLUSTERS: Final = "clusters"
 
 
 def names(spec: JobSpec) -> list[str]:
-    """Names of the secrets that a specification refers to, sorted.
-
-    Raises:
-        SpecError: A reference has no usable name.
-    """
+    """Return the sorted names of the secrets that a specification refers to; `SpecError` for an unusable name."""
     return sorted(references([*spec.spec.params.values(), *spec.spec.spark_conf.values()]))
 
 

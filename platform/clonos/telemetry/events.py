@@ -77,12 +77,7 @@ class Events:
 
 
 def log_event(event: DriverEvent, logger: Any = None) -> None:
-    """Write an event as a log line, without its long fields, such as ``offsets`` and ``stack``.
-
-    Args:
-        event: The event.
-        logger: A structlog logger; default the logger of the process.
-    """
+    """Write an event as a log line, without its long fields, such as ``offsets`` and ``stack``."""
     fields = msgspec.to_builtins(event)
     omitted = event.long | {"event", "at"}
     shown = {name: value for name, value in fields.items() if name not in omitted}

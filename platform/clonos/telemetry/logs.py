@@ -36,12 +36,10 @@ def bind_fields(**fields: object) -> None:
 
 
 def configure_logs(log_format: LogFormat, level: LogLevel, *, fields: Fields | None = None) -> None:
-    """Send the log lines of this process to stderr.
+    """Send the log lines of this process to stderr, without those below `level`.
 
-    Args:
-        log_format: ``console`` for people, or ``json``: one object a line.
-        level: Lines below this level are dropped.
-        fields: Returns further fields of a line at the time of writing, such as the epoch of a Spark task.
+    The format is ``console`` for people, or ``json``: one object a line. `fields` returns further fields at the time of
+    writing, such as the epoch of a Spark task.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [

@@ -42,11 +42,7 @@ def console(
 ) -> Console:
     """Return a console of Rich that prints only printable text, and reads no markup in it.
 
-    Args:
-        stderr: Whether it writes to standard error.
-        file: Another file to write to.
-        soft_wrap: Whether lines longer than the terminal are left to it.
-        width: Characters in a line; None: the terminal's.
+    With `soft_wrap`, lines longer than the terminal are left to it.
     """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment

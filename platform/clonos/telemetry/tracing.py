@@ -56,12 +56,7 @@ class Part:
 class Traces:
     """Creates spans and sends them to the collector from a background thread.
 
-    While the collector is unreachable, spans are lost.
-
-    Args:
-        service: Name of the part of the platform that sends the spans (``service.name``).
-        settings: Endpoint, headers and limits.
-        exporter: For tests; default OTLP over HTTP.
+    While the collector is unreachable, spans are lost. `service` is ``service.name``, the part of the platform.
 
     Raises:
         SpecError: The packages are not installed.
@@ -88,14 +83,9 @@ class Traces:
         self._span("epoch", start, duration_ms, attributes, _consecutive_parts(start, event.spans))
 
     def recovery(self, job: str, at: float, ended: float, body: Mapping[str, Any], phases: Iterable[Part]) -> None:
-        """Create the spans of a recovery that has ended.
+        """Create the spans of a recovery that has ended, with the fields of its `clonos.resources.jobs.Recovery`.
 
-        Args:
-            job: Name of the job.
-            at: Start, in seconds since 1970.
-            ended: End, in seconds since 1970; a phase measured by another host's clock may end later.
-            body: Fields of the recovery (`clonos.resources.jobs.Recovery`).
-            phases: Phases of the recovery.
+        Times are seconds since 1970. A phase that another host's clock measured may end later than `ended`.
         """
         parts = list(phases)
         end = max([ended, *(part.at + part.duration_ms / 1000 for part in parts)])

@@ -93,13 +93,7 @@ class Stack:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
 
     def cli(self, *arguments: str) -> str:
-        """Run a ``clonos`` command.
-
-        Args:
-            arguments: Such as ``"submit", "job.py"``.
-
-        Returns:
-            The stdout of the command.
+        """Run a ``clonos`` command, such as ``"submit", "job.py"``, and return its stdout.
 
         Raises:
             RuntimeError: The command failed; the error holds its output.
@@ -229,14 +223,8 @@ class PlatformJob:
         return self.until(running_driver, "a driver runs")
 
     def await_generation(self, generation: int, *hosts: str) -> str:
-        """Wait until the job is RUNNING as `generation`.
-
-        Args:
-            generation: The expected generation of the driver's claim.
-            hosts: The hosts that it may run on; default: any.
-
-        Returns:
-            The name of the driver's host.
+        """Wait until the job is RUNNING as `generation`, on one of `hosts` (default: any); returns the name of the
+        host.
         """
 
         def host() -> str | None:
@@ -285,10 +273,8 @@ class PlatformJob:
         return executors_of(run.application_id) if run is not None and run.application_id else []
 
     def kill_executor(self) -> Killed:
-        """Kill one executor of the job, with its Python workers, with SIGKILL.
-
-        Returns:
-            The number of killed processes, and the time of the kill.
+        """Kill one executor of the job, with its Python workers: the number of killed processes, and the time of the
+        kill.
         """
         executor = self.until(lambda: next(iter(self.executors()), None), "an executor runs")
         return kill_together(also=[executor, *executor.children(recursive=True)])

@@ -103,10 +103,8 @@ class ProcessGroup:
                     process.resume()
 
     def kill(self) -> Killed:
-        """Kill all members with SIGKILL and wait until they have exited.
-
-        Returns:
-            The number of killed processes (0 if none ran), and the time of the kill.
+        """Kill all members with SIGKILL, and wait: the number of killed processes (0 if none ran), and the time of the
+        kill.
         """
         return kill_together(self)
 
@@ -158,10 +156,7 @@ class ChildProcess(ProcessGroup):
         return self._process.poll()
 
     def wait(self, timeout_s: float = 120.0) -> int:
-        """Wait for the command's exit.
-
-        Returns:
-            The exit code, negative for a signal.
+        """Wait for the command's exit, and return its exit code, negative for a signal.
 
         Raises:
             TimeoutError: The command still runs; the error holds its processes and the end of its output.
@@ -283,12 +278,9 @@ def describe(process: psutil.Process) -> str:
 
 
 def processes_of_home(home: Path) -> Iterator[tuple[psutil.Process, str]]:
-    """All live processes with this ``CLONOS_HOME``: a local platform, or a host with its drivers.
+    """Yield each live process with this ``CLONOS_HOME``, and the id of its run (empty: it belongs to none).
 
     Processes inherit the variable, so everything that they started is included.
-
-    Yields:
-        Process and id of its run; an empty id if it belongs to no run.
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -68,13 +68,7 @@ def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
 def end_offsets(
     kafka: KafkaSettings, topic: str, isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
 ) -> list[int]:
-    """Return the end offset of each partition.
-
-    Args:
-        kafka: The Kafka cluster.
-        topic: The topic.
-        isolation: ``read_committed``: the last stable offset; ``read_uncommitted``: the high watermark.
-    """
+    """Return the end offset of each partition; for ``read_committed`` the last stable offset."""
     admin = AdminClient(client_config(kafka))
     return _end_offsets(admin, _partitions(admin, topic), isolation)
 
@@ -157,14 +151,8 @@ class CommittedReader:
         self._consumer.close()
 
     def wait_for(self, check: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `check` returns True; the reader calls it after each batch of records.
-
-        Args:
-            check: Called with the reader's lock held, so that no record arrives during the call.
-            timeout_s: Longest wait, in seconds.
-
-        Returns:
-            Whether `check` returned True in time.
+        """Wait until `check` returns True; the reader calls it after each batch, with its lock held. Returns whether it
+        did.
 
         Raises:
             BrokerUnavailable: The reader lost its connection to Kafka.
@@ -176,11 +164,8 @@ class CommittedReader:
             return held
 
     def drain(self, *, quiet_s: float = 0.5, timeout_s: float = 30.0) -> bool:
-        """Wait until the end of every partition was read. Call this when no process writes to the topics any more.
-
-        Args:
-            quiet_s: Seconds without a new record at the end of all partitions, before the wait ends.
-            timeout_s: Longest wait, in seconds.
+        """Wait until every partition was read to its end, and nothing came for `quiet_s`, when no process writes any
+        more.
 
         Returns:
             False if the end of a partition was not reached in time, for instance because a transaction is open.
