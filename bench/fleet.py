@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from clonos.agent.waiting import is_set_within
+from clonos.deadline import is_set_within
 from clonos.telemetry.driver_events import Epoch
 from support.connection import Connection, RequestFailed
 

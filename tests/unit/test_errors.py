@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from clonos import errors
 from clonos.carried_errors import carry, uncarry
 from clonos.errors import CLASSES, ClonosError, EpochFailed, UserError
+from clonos.resources.failures import domain_of
 
 
 def test_the_error_page_holds_the_generated_table() -> None:
@@ -104,3 +105,8 @@ def test_a_subclass_of_another_module_arrives_as_epoch_failed() -> None:
 
 def test_the_text_of_a_carried_error_is_readable() -> None:
     assert str(carry(EpochFailed("it broke"))).startswith("it broke\nKept safe: ")
+
+
+def test_each_typed_error_names_who_must_fix_it() -> None:
+    assert {cls for cls in CLASSES if domain_of(cls) == "internal"} == {ClonosError}
+    assert {domain_of(cls) for cls in CLASSES if issubclass(cls, UserError)} == {"user"}

@@ -25,18 +25,18 @@ from clonos.agent.directories import AgentDirectory, StoredWork
 from clonos.agent.exposition import AgentSnapshot, Driver, serve_metrics
 from clonos.agent.forwarding import Forwarder
 from clonos.agent.heartbeat_pace import HeartbeatPace, retry_pause_s
-from clonos.agent.host_context import HostContext
 from clonos.agent.memory import MemoryLimits, own_cgroup
 from clonos.agent.push_batcher import PushBatcher
+from clonos.agent.run_attempt import HostContext
 from clonos.agent.settings import AgentSettings
 from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
 from clonos.agent.users import close_folder, share_folder
-from clonos.agent.waiting import is_set_within
 from clonos.agent.warm_pool import WarmPool
 from clonos.client.agent_api import AgentApi, ApiRejected, ApiUnavailable, HostRemoved, HostUnknown
 from clonos.client.agent_token import AgentToken
 from clonos.client.responses import Backoff
+from clonos.deadline import is_set_within
 from clonos.errors import AgentReplaced, DirectoryInUse, SpecError
 from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import (

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import psutil
 
 from clonos.resources.host_capacity import HostCapacity, expected_bytes
+from clonos.resources.hosts import RunSpec
 
 MEASURED_EVERY_S: Final = 10.0
 FIRST_MEASURED_S: Final = 1.5
@@ -112,3 +115,32 @@ def _memory_bytes(pid: int) -> int | None:
             except (AttributeError, psutil.AccessDenied):  # not Linux, or a process of another user
                 used += process.memory_info().rss
     return used
+
+
+def measure_checkpoint(run: RunSpec, home: Path) -> dict[str, int] | None:
+    """Return the bytes of each query's checkpoint below `home` (``CLONOS_HOME``); None: they are not on this host."""
+    parts = urlsplit(run.spec.spec.checkpoint or str(home.absolute() / "jobs" / run.name / "checkpoint"))
+    if parts.scheme not in ("", "file"):
+        return None
+    folder = Path(unquote(parts.path) if parts.scheme else parts.path)
+    try:
+        queries = [path for path in folder.iterdir() if (path / "metadata").is_file()]
+    except OSError:
+        return None
+    return {query.name: sum(_file_sizes(query)) for query in queries}
+
+
+def _file_sizes(folder: str | Path) -> Iterator[int]:
+    """Sizes of all files, except those that Spark removes during the measurement."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        yield from _file_sizes(entry.path)
+                    else:
+                        yield entry.stat(follow_symlinks=False).st_size
+                except FileNotFoundError:
+                    continue
+    except OSError:
+        return

@@ -2,6 +2,9 @@
 
 The files are the queue: nothing is buffered in memory. After an outage of any length the control plane returns the
 offset from which to continue.
+
+A log is rotated by copy and truncation, because the driver keeps the file open. Its offsets count all bytes ever
+written, so that a rotation does not change them. Output between the copy and the truncation is lost.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -19,10 +23,10 @@ import structlog
 
 from clonos.agent.directories import RunDirectory
 from clonos.agent.push_batcher import PushBatcher
-from clonos.agent.rotation import RotatedLog
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
 from clonos.client.responses import Backoff
 from clonos.errors import AgentReplaced
+from clonos.private_folders import write_private
 from clonos.resources.hosts import EventsBatch, LogBatch
 
 _log = structlog.get_logger("clonos.agent")
@@ -36,6 +40,7 @@ _MAX_BACKOFF_S: Final = 5.0
 _TOO_LARGE: Final = frozenset({413, 422})
 # Pause after a rejection, for example because the control plane no longer has the run.
 _REJECTED_PAUSE_S: Final = 10.0
+_HEAD: Final = 256  # bytes that tell a log from its copy
 
 
 class Forwarder:
@@ -246,3 +251,80 @@ def _punch(path: Path, length: int) -> None:
     with path.open("rb+") as file:
         if libc.fallocate(file.fileno(), keep_size | punch_hole, ctypes.c_int64(0), ctypes.c_int64(length)) != 0:
             raise OSError(ctypes.get_errno(), "fallocate")
+
+
+class RotatedLog:
+    """The log file that a driver appends to, with its previous file (``.1``); it is rotated at `limit` bytes."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path = path
+        self._previous = path.with_name(f"{path.name}.1")
+        self._new = path.with_name(f".{path.name}.1.new")
+        self._base_file = path.with_name(f"{path.name}.base")
+        self._limit = limit
+        self._base = self._recover()
+
+    def end(self) -> int:
+        """Offset at which the log ends: the number of bytes ever written."""
+        return self._base + _size(self._path)
+
+    def start(self) -> int:
+        """Offset of the oldest byte that remains."""
+        return self._base - _size(self._previous)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Read up to `count` bytes at `offset`, which must be `start` or later."""
+        with contextlib.suppress(FileNotFoundError):
+            if offset < self._base:
+                return _read(self._previous, offset - self.start(), min(count, self._base - offset))
+            return _read(self._path, offset - self._base, count)
+        return b""
+
+    def rotate(self) -> bool:
+        """Rotate the log if it has reached the limit; returns whether it had."""
+        if _size(self._path) < self._limit:
+            return False
+        with self._path.open("rb+") as source, self._new.open("wb") as copy:
+            os.fchmod(copy.fileno(), 0o600)
+            shutil.copyfileobj(source, copy)
+            copied = copy.tell()  # codespell:ignore tell
+            # Recorded before the truncation: after a crash, `_recover` compares the files to see which step was last.
+            write_private(self._base_file, f"{self._base} {copied}")
+            self._new.replace(self._previous)
+            shutil.copyfileobj(source, copy)  # output written since the first copy
+            copy.flush()
+            copied = copy.tell()  # codespell:ignore tell
+            source.truncate(0)
+        self._base += copied
+        write_private(self._base_file, f"{self._base} 0")
+        return True
+
+    def _recover(self) -> int:
+        """Read the offset of the file's first byte; complete or undo a rotation that an earlier agent started."""
+        try:
+            base, copied = map(int, self._base_file.read_text().split())
+        except (FileNotFoundError, ValueError):
+            return 0
+        if copied:
+            if not self._new.exists():
+                head = _read(self._previous, 0, _HEAD)
+                if _read(self._path, 0, _HEAD)[: len(head)] == head:
+                    self._previous.unlink()  # a copy of bytes that the log still has
+                else:
+                    base += _size(self._previous)
+            write_private(self._base_file, f"{base} 0")
+        self._new.unlink(missing_ok=True)
+        return base
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _read(path: Path, offset: int, count: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(count)

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from clonos.agent.waiting import is_set_within
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
+from clonos.deadline import is_set_within
 from clonos.resources.hosts import BatchResult, EventsBatch, LogBatch, Push, PushResult
 
 _INTERVAL_S: Final = 0.2

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
 from clonos.agent import restart_policy
+from clonos.agent.artifacts import Artifacts
 from clonos.agent.directories import RunDirectory
 from clonos.agent.driver_status import DriverStatus
-from clonos.agent.host_context import HostContext
+from clonos.agent.memory import MemoryLimits
 from clonos.agent.process import DriverProcess, find_driver, identity, kill_all
+from clonos.agent.settings import AgentSettings
+from clonos.agent.warm_pool import WarmPool
 from clonos.driver.states import DriverState
 from clonos.resources.hosts import RunSpec
 from clonos.standby.states import StandbyState
@@ -63,6 +67,29 @@ class ResponsivenessTimer:
         else:
             self._unresponsive_s += min(elapsed_s, _LONGEST_CHECK_INTERVAL_S)
         return 0 < self._limit_s < self._unresponsive_s
+
+
+@dataclass(frozen=True)
+class HostContext:
+    """The settings and objects of an agent that the supervisors of all its runs share.
+
+    Attributes:
+        settings: Settings of the agent.
+        artifacts: The agent's copies of job code.
+        memory: Memory limits of drivers.
+        pool: The agent's pool drivers.
+        changed: Called when there is a change to report at once.
+        failed: Called in its place when a driver failed that another may replace.
+        is_isolated: Returns whether the control plane has been unreachable for longer than the host's lease.
+    """
+
+    settings: AgentSettings
+    artifacts: Artifacts
+    memory: MemoryLimits
+    pool: WarmPool
+    changed: Callable[[], None]
+    failed: Callable[[], None]
+    is_isolated: Callable[[], bool]
 
 
 class RunAttempt:

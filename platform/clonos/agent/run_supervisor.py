@@ -27,17 +27,15 @@ import structlog
 import yaml
 
 from clonos.agent import launching, restart_policy
-from clonos.agent.attempt_outcome import AttemptOutcome, outcome_of
-from clonos.agent.checkpoint_sizes import measure_checkpoint
+from clonos.agent.capacity import measure_checkpoint
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment
-from clonos.agent.host_context import HostContext
 from clonos.agent.priority import Priority, SessionPriority
 from clonos.agent.process import identity
-from clonos.agent.run_attempt import RunAttempt
+from clonos.agent.restart_policy import AttemptOutcome, outcome_of
+from clonos.agent.run_attempt import HostContext, RunAttempt
 from clonos.agent.users import driver_user, folder_of, give_folder
-from clonos.agent.waiting import is_set_within
-from clonos.deadline import Deadline
+from clonos.deadline import Deadline, is_set_within
 from clonos.driver.states import DriverState
 from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StoppedWithAgent, StopTimedOut
 from clonos.jobs.packages import install, lock_of, read_lock

@@ -11,7 +11,7 @@ import structlog
 
 from clonos.agent.directories import AgentDirectory
 from clonos.agent.forwarding import Forwarder
-from clonos.agent.host_context import HostContext
+from clonos.agent.run_attempt import HostContext
 from clonos.agent.run_supervisor import RunSupervisor
 from clonos.resources.hosts import RunReport, Work
 

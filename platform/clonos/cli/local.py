@@ -52,8 +52,7 @@ def up(
 
     CLONOS_KAFKA__BOOTSTRAP_SERVERS selects an existing Kafka. All files are below CLONOS_HOME.
     """
-    from clonos.local.plan import Plan
-    from clonos.local.room import room_for
+    from clonos.local.plan import Plan, room_for
     from clonos.local.state import State
     from clonos.settings import Settings
 

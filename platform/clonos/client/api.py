@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from clonos.client.clusters import Clusters
-from clonos.client.hosts import Hosts, Standbys
+from clonos.client.hosts import Clusters, Hosts, Standbys
 from clonos.client.jobs import JobCheckpoints, Jobs, Savepoints
 from clonos.client.service import Artifacts, Audit, Connectors, Events, HealthChecks, Operations, Sessions, Tokens
 from clonos.client.transport import Transport

@@ -26,8 +26,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from clonos.embedded.java import is_bundled, java_binary
-from clonos.embedded.trust import trust_store
+from clonos.embedded.java import is_bundled, java_binary, trust_store
 from clonos.errors import JarsUnavailable
 from clonos.settings import Settings
 

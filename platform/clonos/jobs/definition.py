@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,13 +23,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from clonos import python_source
 from clonos.causal.naming import forget_uses
 from clonos.documents import did_you_mean, explain
 from clonos.errors import ClonosError, JobCodeError, SpecError, TopicMissing
 from clonos.jobs.code_failures import refused_query
 from clonos.jobs.context import JobContext
 from clonos.jobs.importing import line_in
-from clonos.jobs.named_topics import with_all_missing
 from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.kafka import topics_missing
 
@@ -36,6 +38,8 @@ JobFunction = Callable[[JobContext], None]
 _UNKNOWN_ARGUMENT: Final = re.compile(
     r"JobContext\.(?P<method>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'"
 )
+# Arguments with the name of a topic, by method; an empty name is the first positional argument.
+_ARGUMENTS: Final = {"source": ("", "topics"), "sink": ("topic",), "decode": ("dead_letters",)}
 
 
 @dataclass(frozen=True)
@@ -148,3 +152,50 @@ def job(*, name: str, **spec: Any) -> Callable[[JobFunction], Job]:
         return Job(function, job_spec)
 
     return wrap
+
+
+def named_topics(code: Path) -> list[str]:
+    """Return the topics that calls like ``ctx.source("orders")`` in a Python file name literally, in order."""
+    try:
+        tree = python_source.parse(code.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return list(dict.fromkeys(topic for call in calls for topic in _topics_of(call)))
+
+
+def with_all_missing(error: TopicMissing, code: Path, topics_missing: Callable[[list[str]], list[str]]) -> TopicMissing:
+    """Add the other missing topics that the code names to the error about the first one.
+
+    Args:
+        error: The error.
+        code: The job file.
+        topics_missing: Returns the given topics that do not exist.
+    """
+    others: list[str] = []
+    with contextlib.suppress(ClonosError):  # Kafka did not answer again
+        others = [topic for topic in topics_missing(named_topics(code)) if repr(topic) not in error.what]
+    if not others:
+        return error
+    verb = "do not exist either" if len(others) > 1 else "does not exist either"
+    names = ", ".join(map(repr, others))
+    return TopicMissing(
+        f"{error.what} {names}, which the code names too, {verb}.",
+        kept=error.kept,
+        hint=f"{error.hint} The same for {' '.join(others)}.",
+    )
+
+
+def _topics_of(call: ast.Call) -> Iterator[str]:
+    assert isinstance(call.func, ast.Attribute)
+    names = _ARGUMENTS.get(call.func.attr, ())
+    if not names or any(keyword.arg == "connector" for keyword in call.keywords):
+        return
+    values = [keyword.value for keyword in call.keywords if keyword.arg in names]
+    if "" in names:
+        values += call.args[:1]
+    for value in values:
+        elements = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+        for element in elements:
+            if isinstance(element, ast.Constant) and isinstance(element.value, str):
+                yield element.value

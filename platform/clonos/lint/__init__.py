@@ -5,8 +5,8 @@
 - `clonos.lint.collect`, `clonos.lint.reach`: the call graph, and the *stage* in which code runs (on rows, in the job
   function, at start, or in services only).
 - `clonos.lint.dataflow`: the steps of DataFrames, in order.
-- `clonos.lint.rules`: the rules; `clonos.lint.calls`, `clonos.lint.spark`, `clonos.lint.sql`: the calls that violate
-  them; `clonos.lint.check` applies them. `clonos.lint.scan` runs all of this.
+- `clonos.lint.rules`: the rules; `clonos.lint.calls`, `clonos.lint.spark`: the calls that violate them;
+  `clonos.lint.check` applies them. `clonos.lint.scan` runs all of this.
 
 The linter reads text only, so it misses calls behind dynamic code and may report code that never runs. A comment
 ``# clonos: allow CL001 -- reason`` silences a finding on its line.

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clonos.lint import calls, spark, sql
+from clonos.lint import calls, spark
 from clonos.lint.floats import is_float
 from clonos.lint.names import Assigned, Definition, Scope, Site
 from clonos.lint.reach import Stage
@@ -159,7 +159,7 @@ class Checker:
             return
         for key, value in zip(node.args[0].keys, node.args[0].values, strict=True):
             if isinstance(name := _constant(value), str):
-                for call in sql.calls(f"{name}({_constant(key) or '_'})", self._floats):
+                for call in spark.sql_calls(f"{name}({_constant(key) or '_'})", self._floats):
                     yield _violation(value, call.code, stage, "", text=call.text)
 
     def _sql(self, argument: ast.expr, call: ast.Call, scope: Scope, stage: Stage) -> Iterator[Violation]:
@@ -168,7 +168,7 @@ class Checker:
             text = self._text(piece, scope, 0)
             if text:
                 shown = piece if isinstance(piece, ast.Constant | ast.JoinedStr) else call
-                for sql_call in sql.calls(text, self._floats):
+                for sql_call in spark.sql_calls(text, self._floats):
                     yield _violation(shown, sql_call.code, stage, "", text=sql_call.text)
 
     def _text(self, node: ast.expr, scope: Scope, depth: int) -> str:

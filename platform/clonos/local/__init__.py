@@ -5,11 +5,11 @@ One supervisor process (`Stack`) starts the processes in this order, and stops t
     Kafka (embedded or configured) -> Spark's master and workers (if requested) -> control plane
         -> one agent per host -> drivers (started by the agents)
 
-- `plan` describes what to start; `state` records what runs, in ``CLONOS_HOME/local/state.json``.
+- `plan` describes what to start, and how much fits; `state` records what runs, in ``CLONOS_HOME/local/state.json``.
 - `stack` supervises: it restarts a process that exits, after a pause of 0.5 s to 30 s.
 - `spark_cluster` chooses the ports of the Spark cluster, and registers it as ``local``.
 - `background` starts a supervisor that outlives its command (``python -m clonos.local``).
-- `drivers` stops drivers that a killed agent left behind; `access` creates the API tokens.
+- `access` creates the API tokens.
 
 Status of the platform::
 

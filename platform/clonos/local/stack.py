@@ -15,7 +15,10 @@ from typing import Final
 
 import psutil
 
+from clonos.agent.directories import AgentDirectory
 from clonos.agent.priority import Priority, set_group_priority
+from clonos.agent.process import kill_all
+from clonos.agent.warm_pool import kill_pool_driver
 from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.deadline import Deadline
@@ -27,7 +30,6 @@ from clonos.errors import ClonosError, DirectoryInUse, LocalPlatformFailed, Port
 from clonos.kafka import await_brokers
 from clonos.local import spark_cluster
 from clonos.local.access import agent_token, read_token
-from clonos.local.drivers import stop_drivers
 from clonos.local.plan import Plan, free_port
 from clonos.local.state import Folder, State
 from clonos.resources.hosts import HostState
@@ -394,3 +396,25 @@ def _locked(folder: Folder) -> Iterator[None]:
 
 def _last_lines(file: Path) -> str:
     return "\n".join(file.read_text(errors="replace").splitlines()[-_LINES:]) if file.exists() else ""
+
+
+def stop_drivers(home: Path, agents: Sequence[str]) -> int:
+    """Stop the remaining drivers (pool drivers too) of the agents with these names, and all their child processes.
+
+    Returns:
+        The number of stopped processes.
+    """
+    stopped = 0
+    for name in agents:
+        folder = home.absolute() / "agent" / name
+        if not folder.is_dir():
+            continue
+        place = AgentDirectory(folder)
+        for run in place.runs():
+            record = place.run(run).record()
+            if record.open:
+                stopped += kill_all(run, record.pid, record.identity)
+        if place.pool_drivers.is_dir():
+            names = [path.name for path in place.pool_drivers.iterdir()]
+            stopped += sum(kill_pool_driver(place.pool_drivers, name) for name in names)
+    return stopped

@@ -23,6 +23,7 @@ _DOMAINS: Final[tuple[tuple[range, Domain], ...]] = (
     (range(80, 100), "user"),
     (range(100, 115), "environment"),
     (range(115, 120), "run"),
+    (range(120, 125), "user"),
 )
 
 

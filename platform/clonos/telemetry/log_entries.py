@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from clonos.errors import CLASSES
-from clonos.telemetry.event_text import level_of, text_of
+from clonos.telemetry.events import level_of, text_of
 from clonos.telemetry.printable import printable
 
 Level = Literal["debug", "info", "warning", "error"]

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clonos.agent.forwarding import _Events, same_length, whole_characters
-from clonos.agent.rotation import RotatedLog
+from clonos.agent.forwarding import RotatedLog, _Events, same_length, whole_characters
 from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
 from component.agent.hosts import ThreadAgent, run_spec

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clonos.agent.attempt_outcome import outcome_of
 from clonos.agent.directories import AgentDirectory, RunDirectory, RunRecord, StoredWork
 from clonos.agent.driver_status import DriverStatus
 from clonos.agent.memory import MemoryLimits, join
-from clonos.agent.waiting import is_set_within
+from clonos.agent.restart_policy import outcome_of
+from clonos.deadline import is_set_within
 from clonos.errors import CLASSES, ClonosError, DirectoryInUse
 from clonos.private_folders import write_private
 from clonos.resources.hosts import Work

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from clonos.agent import run_attempt
-from clonos.agent.checkpoint_sizes import measure_checkpoint
+from clonos.agent.capacity import measure_checkpoint
 from clonos.agent.process import kill_all
 from clonos.resources.hosts import RunReport, RunRestartPolicy
 from clonos.testing.harness import eventually

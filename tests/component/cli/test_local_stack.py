@@ -25,9 +25,8 @@ from clonos.embedded.processes import ProcessRecord
 from clonos.errors import DirectoryInUse, LocalPlatformFailed, PortInUse
 from clonos.local import background
 from clonos.local.access import read_token
-from clonos.local.drivers import stop_drivers
 from clonos.local.plan import FIRST_PORT, Plan, free_port
-from clonos.local.stack import Stack, down
+from clonos.local.stack import Stack, down, stop_drivers
 from clonos.local.state import Folder, State
 from clonos.settings import Settings
 from clonos.testing.harness import eventually

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clonos.client.clusters import Clusters
+from clonos.client.hosts import Clusters
 from clonos.errors import NotFound
 from clonos.jobs.cluster import ClusterSpec
 

@@ -14,9 +14,8 @@ import pytest
 from clonos.embedded import jars as jars_module
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import Jars, ensure_jars, ivy_command, pinned
-from clonos.embedded.java import java_binary, java_major
+from clonos.embedded.java import java_binary, java_major, jks
 from clonos.embedded.processes import ProcessRecord, spawn, stop_all
-from clonos.embedded.trust import jks
 from clonos.errors import DirectoryInUse, JarsUnavailable, JavaNotFound, SpecError
 from clonos.settings import Settings
 from clonos.spark.session import PROMISED, session_conf

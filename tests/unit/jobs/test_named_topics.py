@@ -9,7 +9,7 @@ import pytest
 
 from clonos.errors import BrokerUnavailable, TopicMissing
 from clonos.jobs import definition
-from clonos.jobs.named_topics import named_topics, with_all_missing
+from clonos.jobs.definition import named_topics, with_all_missing
 
 CODE = """
 def job(ctx):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from clonos.local.room import room_for
+from clonos.local.plan import room_for
 
 
 @pytest.mark.parametrize(
