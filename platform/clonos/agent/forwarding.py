@@ -40,7 +40,7 @@ _MAX_BACKOFF_S: Final = 5.0
 _TOO_LARGE: Final = frozenset({413, 422})
 # Pause after a rejection, for example because the control plane no longer has the run.
 _REJECTED_PAUSE_S: Final = 10.0
-_HEAD: Final = 256  # bytes that tell a log from its copy
+_HEAD: Final = 256  # bytes that identify a log
 
 
 class Forwarder:
