@@ -14,7 +14,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,31 +21,13 @@ import anyio
 import httpx
 
 from clonos.testing.harness import eventually
+from support.agents import FakeAgent, FakeDriver
 from support.scripted import spec
 from support.serving import API
-from support.stored import EventFile
 
 EPOCH_S = 1.0
 PAUSE_S = 0.2
 SILENT_S = 3.0
-
-
-@dataclass
-class Driver:
-    """The agent's state of a run."""
-
-    job: str
-    file: EventFile = field(default_factory=EventFile)
-    offsets: list[int] = field(default_factory=lambda: [0])
-    pushed: int = 0
-    next_epoch_at: float = 0.0
-    report: dict[str, Any] = field(default_factory=dict)
-    unwanted: bool = False
-
-    def measure(self) -> None:
-        """Records the offsets of new lines."""
-        while len(self.offsets) <= len(self.file.lines):
-            self.offsets.append(self.offsets[-1] + len(self.file.lines[len(self.offsets) - 1].encode()) + 1)
 
 
 class Caller:
@@ -99,6 +80,7 @@ class Load:
         away: Times of 503.
         accepted: Times of accepted requests of people.
         counted: Times of accepted pushes.
+        claims: Generations of causal logs.
         asked: Accepted requests: idempotency key → job name, kind, id in the response.
         reported: Job → number of epochs that its drivers reported.
     """
@@ -113,11 +95,10 @@ class Load:
         self.reported: dict[str, int] = {}
         self.silent = [0.0] * len(self.urls)
         self.resting = False
-        self._agents, self._jobs, self._people = agents, [f"steady-{number}" for number in range(jobs)], people
+        self._hosts, self._jobs, self._people = agents, [f"steady-{number}" for number in range(jobs)], people
         self._busy: set[int] = set()
-        self._claims: dict[str, int] = {}
-        self._epochs: dict[str, int] = {}
-        self._drivers: list[dict[str, Driver]] = []
+        self.claims: dict[str, int] = {}
+        self._agents: list[_Agent] = []
         self.readers: list[list[int]] = []
         self._first_seq = 0
         self._artifact = ""
@@ -175,8 +156,8 @@ class Load:
         self.resting = False
 
     def _all_pushed(self) -> bool:
-        living = [driver for drivers in self._drivers for driver in drivers.values()]
-        return all(driver.pushed == len(driver.file.lines) and not driver.unwanted for driver in living)
+        living = [driver for agent in self._agents for driver in agent.drivers.values()]
+        return all(driver.pushed_lines == len(driver.file.lines) and not driver.unwanted for driver in living)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -211,13 +192,16 @@ class Load:
                 for work in works:
                     group.start_soon(work)
 
-            for number in range(self._agents):
+            for number in range(self._hosts):
                 name = f"host-{number}"
                 body = {"name": name, "role": "agent", "host": name}
                 made = await admin.ask("POST", "/tokens", json=body)
                 assert made is not None
                 assert made.status_code == 201, made.text
-                begin(*await self._agent(await caller(made.json()["token"], number), name))
+                agent = _Agent(self, await caller(made.json()["token"], number), name)
+                await agent.register()
+                self._agents.append(agent)
+                begin(agent.live)
             newest = await admin.ask("GET", "/events/history", params={"limit": 200})
             assert newest is not None
             self._first_seq = int(newest.json()["data"][-1]["seq"])
@@ -275,108 +259,6 @@ class Load:
             assert answer.status_code == 503 or in_progress, f"{path}: {answer.status_code} {answer.text}"
             await asyncio.sleep(float(answer.headers.get("Retry-After", 0.5)))
 
-    # Agents
-
-    async def _agent(self, caller: Caller, name: str) -> list[Callable[[], Awaitable[None]]]:
-        instance = secrets.token_hex(8)
-        body = {"name": name, "instance": instance, "slots": 40, "versions": {"clonos": "0"}}
-        registered = await caller.ask("POST", "/hosts", json=body)
-        assert registered is not None
-        assert registered.status_code == 201, registered.text
-        id = registered.json()["id"]
-        drivers: dict[str, Driver] = {}
-        self._drivers.append(drivers)
-        return [
-            partial(self._beat, caller, f"/hosts/{id}", instance, drivers),
-            partial(self._work, caller, f"/hosts/{id}", drivers),
-            partial(self._push_all, caller, f"/hosts/{id}", instance, drivers),
-        ]
-
-    async def _beat(self, caller: Caller, path: str, instance: str, drivers: dict[str, Driver]) -> None:
-        said: list[dict[str, Any]] = []
-        at = 0.0
-        while True:
-            runs = [{"run": run, **driver.report} for run, driver in drivers.items() if driver.report]
-            # Each second, and at once when a run has changed.
-            if runs != said or time.monotonic() - at >= 1.0:
-                body = {"instance": instance, "runs": runs}
-                answer = await caller.ask("POST", f"{path}/heartbeat", json=body, timeout=1.0)
-                if answer is not None and answer.is_success:
-                    said, at = [dict(report) for report in runs], time.monotonic()
-                else:
-                    assert answer is None or answer.status_code == 503, f"{path}: {answer.status_code} {answer.text}"
-                    await asyncio.sleep(self._random.uniform(0.5, 1.0))
-            await asyncio.sleep(0.05)
-
-    async def _work(self, caller: Caller, path: str, drivers: dict[str, Driver]) -> None:
-        revision = 0
-        while True:
-            asked = {"after": revision, "wait_s": 2.0}
-            answer = await caller.ask("GET", f"{path}/work", params=asked, timeout=9.0)
-            if answer is None or not answer.is_success:
-                await asyncio.sleep(self._random.uniform(0.2, 0.5))
-                continue
-            work = answer.json()
-            revision = work["revision"]
-            for run_spec in work["runs"]:
-                self._follow(drivers.setdefault(run_spec["run"], Driver(run_spec["name"])), run_spec)
-            wanted = {run_spec["run"] for run_spec in work["runs"]}
-            for run, driver in drivers.items():
-                driver.unwanted = run not in wanted
-
-    def _follow(self, driver: Driver, run_spec: dict[str, Any]) -> None:
-        if driver.report.get("final"):
-            return
-        if run_spec["desired"] != "RUNNING":
-            driver.report = {**driver.report, "state": "STOPPING"}
-            if run_spec["desired"] == "ABSENT":
-                self.wrong.append(f"{driver.job} is to be killed, as if its host had been lost")
-        elif not driver.report:
-            driver.report = {"state": "STARTING", "attempts": run_spec.get("earlier_attempts", 0) + 1, "pid": 42}
-
-    async def _push_all(self, caller: Caller, path: str, instance: str, drivers: dict[str, Driver]) -> None:
-        """Runs the drivers and pushes their events: all events of a run before its exit is reported."""
-        while True:
-            for run, driver in list(drivers.items()):
-                self._act(driver)
-                if driver.pushed < len(driver.file.lines):
-                    await self._push(caller, f"{path}/push", instance, run, driver)
-                elif driver.report.get("state") == "STOPPING":
-                    driver.report = {**driver.report, "state": "EXITED", "driver_state": "STOPPED", "exit_code": 0}
-                    driver.report["final"] = True
-                elif driver.unwanted and await self._push(caller, f"{path}/push", instance, run, driver, last=True):
-                    del drivers[run]  # like an agent: only after all its events are stored
-            await asyncio.sleep(0.05)
-
-    def _act(self, driver: Driver) -> None:
-        state, moment = driver.report.get("state"), time.monotonic()
-        if state == "STARTING":
-            generation = self._claims[driver.job] = self._claims.get(driver.job, 0) + 1
-            driver.file.start(generation)
-            driver.report = {**driver.report, "state": "RUNNING", "driver_state": "RUNNING", "generation": generation}
-        elif state == "RUNNING" and moment > driver.next_epoch_at and not self.resting:
-            driver.next_epoch_at = moment + EPOCH_S
-            number = self._epochs[driver.job] = self._epochs.get(driver.job, -1) + 1
-            driver.file.epoch(number)
-            self.reported[driver.job] = self.reported.get(driver.job, 0) + 1
-        driver.measure()
-
-    async def _push(
-        self, caller: Caller, path: str, instance: str, run: str, driver: Driver, *, last: bool = False
-    ) -> bool:
-        """Pushes the next lines; returns whether all lines are stored."""
-        lines = driver.file.lines[driver.pushed : driver.pushed + 50]
-        batch = {"run": run, "offset": driver.offsets[driver.pushed], "lines": lines, "last": last}
-        body = {"instance": instance, "events": [batch]}
-        answer = await caller.ask("POST", path, json=body)
-        if answer is not None and answer.is_success:
-            self.counted.append(time.monotonic())
-            driver.pushed = driver.offsets.index(answer.json()["events"][0]["offset"])
-            return driver.pushed == len(driver.file.lines)
-        assert answer is None or answer.status_code == 503, f"{path}: {answer.status_code} {answer.text}"
-        driver.pushed = max(0, driver.pushed - 3)  # like a restarted agent, it repeats stored lines
-        return False
-
     # Readers
 
     async def _read(self, caller: Caller, seen: list[int]) -> None:
@@ -407,6 +289,30 @@ class Load:
     def jobs(self) -> dict[str, str]:
         """Ids of the jobs that were accepted, by name."""
         return {name: id for name, kind, id in self.asked.values() if kind == "create"}
+
+
+class _Agent(FakeAgent):
+    """An agent whose drivers report an epoch each second."""
+
+    def __init__(self, load: Load, caller: Caller, name: str) -> None:
+        super().__init__(caller.ask, name, load.claims, slots=40, heartbeat_s=1.0)
+        self._load, self.counted = load, load.counted
+        self._next_epoch_at: dict[str, float] = {}
+
+    def claim(self, driver: FakeDriver, generation: int) -> None:
+        driver.file.start(generation)
+
+    def act(self, driver: FakeDriver) -> None:
+        super().act(driver)
+        job, moment = driver.spec.name, time.monotonic()
+        if driver.spec.desired == "ABSENT":
+            self._load.wrong.append(f"{job} is to be killed, as if its host had been lost")
+        due = moment > self._next_epoch_at.get(driver.spec.run, 0.0) and not self._load.resting
+        if driver.report.get("state") == "RUNNING" and due:
+            self._next_epoch_at[driver.spec.run] = moment + EPOCH_S
+            number = self._load.reported.get(job, 0)
+            driver.file.epoch(number)
+            self._load.reported[job] = number + 1
 
 
 async def _numbers(client: httpx.AsyncClient, last: int) -> AsyncIterator[int]:

@@ -16,14 +16,15 @@ from clonos_api.store.columns import Moving
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow
-from component.reconcile.acting import Actor, Placing, Users, eventually, reconciling, running_hosts
+from component.reconcile.acting import Placing, Users, eventually, reconciling, running_hosts
+from support.agents import FakeAgent
 
 pytestmark = pytest.mark.anyio
 
 SUPERSEDED = Failure(error="superseded", what="A newer generation owns the job.", domain="run")
 
 
-async def ask(database: Database, job: JobRow, on: dict[str, Actor], *, timeout_s: float = 120.0) -> str:
+async def ask(database: Database, job: JobRow, on: dict[str, FakeAgent], *, timeout_s: float = 120.0) -> str:
     """Move it to any other host."""
 
     async def change(session: AsyncSession) -> str:
@@ -38,7 +39,7 @@ async def ask(database: Database, job: JobRow, on: dict[str, Actor], *, timeout_
     return await changing(database, None, change)
 
 
-def holder(on: dict[str, Actor], run: str | None) -> Actor:
+def holder(on: dict[str, FakeAgent], run: str | None) -> FakeAgent:
     return next(actor for actor in on.values() if run in actor.drivers)
 
 
@@ -130,7 +131,7 @@ async def test_a_host_that_is_drained_is_left_cold_where_standbys_never_get_read
     database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clonos_api.reconcile.states.active.PREPARE_S", 0.5)
-    monkeypatch.setattr(Actor, "warms", False)
+    monkeypatch.setattr(FakeAgent, "warms", False)
     users = Users(database)
     async with reconciling(database, placing), running_hosts(database, "a", "b") as on:
         await users.submit()

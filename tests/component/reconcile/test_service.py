@@ -23,7 +23,8 @@ from clonos_api.reconcile.states import active
 from clonos_api.store import hosts, jobs, lease, operations, recoveries, savepoints, standbys
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RecoveryRow, RunRow, StandbyRow, TaskRow
-from component.reconcile.acting import Actor, Placing, Users, eventually, reconciling, running_hosts
+from component.reconcile.acting import Placing, Users, eventually, reconciling, running_hosts
+from support.agents import FakeAgent
 from support.stored import ingest, respec
 
 pytestmark = pytest.mark.anyio
@@ -828,7 +829,7 @@ async def test_hosts_are_not_lost_for_the_time_that_the_service_itself_was_away(
     assert not await users.happened("host.lost")
 
 
-async def _expired(users: Users, actor: Actor) -> None:
+async def _expired(users: Users, actor: FakeAgent) -> None:
     from clonos_api.store.db.clock import now
 
     async def over() -> bool:
