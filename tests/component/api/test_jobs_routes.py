@@ -258,21 +258,6 @@ def test_a_decision_about_an_epoch_starts_the_job_and_is_audited(admin: httpx.Cl
     assert [entry["detail"] for entry in entries if entry["action"] == "job.resolve"] == [decision]
 
 
-def test_a_repeated_request_is_executed_once(admin: httpx.Client, name: str) -> None:
-    body = {"spec": spec(name), "artifact": upload(admin), "start": False}
-    key = {"Idempotency-Key": name}
-    first = admin.post("/jobs", json=body, headers=key)
-    again = admin.post("/jobs", json=body, headers=key)
-    assert (first.status_code, again.status_code) == (201, 201)
-    assert first.json() == again.json()
-    assert again.headers["Location"] == first.headers["Location"]
-    other = admin.post("/jobs", json={**body, "start": True}, headers=key)
-    assert other.status_code == 422
-    started = admin.post(f"/jobs/{name}/start", headers={"Idempotency-Key": f"{name}-start"}).json()
-    repeated = admin.post(f"/jobs/{name}/start", headers={"Idempotency-Key": f"{name}-start"}).json()
-    assert started["id"] == repeated["id"]
-
-
 def test_a_job_is_validated_without_creating_it(admin: httpx.Client, name: str) -> None:
     code = CODE.replace(b"import clonos\n", b"import time\n\nimport clonos\n").replace(
         b'    lines = ctx.source("lines")\n',

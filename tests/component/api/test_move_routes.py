@@ -108,29 +108,6 @@ def test_a_job_without_standbys_moves_through_a_temporary_standby(job: ScriptedJ
     assert not any(run["standby"] for host in job.hosts.values() for run in host.work()["runs"])
 
 
-def test_a_move_that_times_out_leaves_the_driver_in_place(job: ScriptedJob) -> None:
-    primary, run, other, regular = job.start_with_standby()
-    to = other_host(job, primary, other)
-    failed = finished(job, request(job, "move", to=to, timeout_s=0.5))
-    assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
-    assert job.runs(primary) == {run: "RUNNING"}
-    assert job.fetch()["state"] == "RUNNING"
-    eventually(lambda: set(job.runs(to).values()) <= {"ABSENT"}, "the unused standby is removed")
-    assert job.runs(other) == {regular: "RUNNING"}
-
-
-def test_a_move_whose_standby_crashes_leaves_the_driver_in_place(job: ScriptedJob) -> None:
-    primary, run, other, waiting = job.start_with_standby()
-    operation = request(job, "move", to=other)
-    job.await_run_spec(standby=False, but=run)
-    job.report(other, waiting, "EXITED", "PROMOTING", exit_code=1, final=True, failure=BROKEN)
-    failed = finished(job, operation)
-    assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
-    assert job.runs(primary) == {run: "RUNNING"}
-    assert (job.fetch()["state"], job.fetch()["run"]) == ("RUNNING", run)
-    assert job.await_standby("FAILED")["id"] == waiting
-
-
 def test_an_impossible_move_is_refused_at_once(job: ScriptedJob) -> None:
     primary, *_ = job.start_with_standby()
     assert "no-such-host" in request(job, "move", to="no-such-host", status=404)["detail"]
@@ -152,15 +129,6 @@ def test_a_job_with_a_host_local_checkpoint_does_not_move(job: ScriptedJob) -> N
     assert answer.status_code == 409
     assert "/var/lib/here is a path of its host" in answer.json()["detail"]
     job.client.post(f"/jobs/{job.name}-l/cancel")
-
-
-def test_a_drained_host_hands_over_its_driver(job: ScriptedJob) -> None:
-    primary, run, other, waiting = job.start_with_standby()
-    assert job.client.post(f"/hosts/{primary}/drain").status_code == 200
-    take_over(job, other, waiting, (primary, run))
-    job.await_job(state="RUNNING")
-    assert job.recoveries()[0]["cause"] == "move"
-    assert job.await_run_spec(standby=True)[0] not in (primary, other)
 
 
 # Upgrades

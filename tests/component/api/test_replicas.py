@@ -14,11 +14,10 @@ from streams import Stream
 
 from clonos.testing.harness import eventually
 from clonos_api.auth.bootstrap import bootstrap
-from clonos_api.store import hosts
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from support.postgres import PostgresServer
-from support.scripted import ScriptedAgent, create
+from support.scripted import create
 from support.serving import Served, served
 
 
@@ -56,22 +55,6 @@ def test_each_stream_has_all_events_in_one_order(replicas: list[Served], name: s
     assert seen[0] == seen[1]
 
 
-def test_a_long_poll_ends_when_the_other_replica_changes_the_work(replicas: list[Served], name: str) -> None:
-    with ScriptedAgent(replicas[0], f"host-{name}") as agent, replicas[1].client() as other:
-        agent.register()
-        revision = agent.work()["revision"]
-        revisions: list[int] = []
-        poller = threading.Thread(target=lambda: revisions.append(agent.work(revision, 20.0)["revision"]))
-        poller.start()
-        poller.join(0.3)
-        assert poller.is_alive()
-        assert other.post(f"/hosts/{agent.name}/drain").status_code == 200
-        _bump(replicas[1], agent.id)
-        poller.join(60)
-        assert revisions
-        assert revisions[0] != revision
-
-
 def test_revoking_a_token_ends_its_streams_on_other_replicas(replicas: list[Served]) -> None:
     with replicas[0].client() as first, replicas[1].client() as second:
         token = first.post("/tokens", json={"name": "reader", "role": "viewer"}).json()
@@ -96,16 +79,6 @@ def test_concurrent_replicas_create_one_first_token(postgres: PostgresServer, tm
     created = asyncio.run(start())
     assert [file.exists() for file in files] == created
     assert sum(created) == 1
-
-
-def _bump(replica: Served, agent: str) -> None:
-    async def bump() -> None:
-        database = Database(replica.settings.database)
-        async with database.transaction() as session:
-            hosts.bump(session, agent)
-        await database.close()
-
-    asyncio.run(bump())
 
 
 def test_readiness_answers_in_time_while_the_database_is_frozen(

@@ -103,34 +103,6 @@ def _rest(asking: socket.socket) -> int:
     return size
 
 
-def test_the_first_token_file_is_private(tmp_path: Path) -> None:
-    with ApiProcess(tmp_path) as process:
-        file = process.settings.admin_token_file
-        assert file.stat().st_mode & 0o077 == 0
-        token = process.served.admin
-        process.end()
-    with ApiProcess(tmp_path) as process:
-        assert process.served.admin == token
-        with process.served.client() as client:
-            assert client.get("/tokens/self").json()["role"] == "admin"
-
-
-@pytest.mark.parametrize(
-    ("settings", "missing"),
-    [
-        ({"host": "0.0.0.0"}, "TLS"),
-        ({"host": "::"}, "TLS"),
-        ({"host": "example.org"}, "TLS"),
-        ({"host": "0.0.0.0", "auth": False, "tls_cert": "a", "tls_key": "b"}, "tokens"),
-        ({"tls_cert": "a"}, "its key"),
-    ],
-)
-def test_open_addresses_need_tokens_and_tls(tmp_path: Path, settings: dict[str, object], missing: str) -> None:
-    with pytest.raises(SpecError, match=missing):
-        serve(ApiSettings(home=tmp_path, **settings))  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [("HOST_LEASE_S", "3", "more than three times host_heartbeat_s"), ("PORT", "http", "port")],

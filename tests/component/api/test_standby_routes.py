@@ -201,24 +201,3 @@ def test_a_standby_does_not_take_over_after_a_final_failure(job: ScriptedJob) ->
     job.report(primary, run, "EXITED", "FAILED", exit_code=11, final=True, failure=failure)
     job.await_job(state="FAILED")
     assert job.await_run_spec("ABSENT", standby=True)[1]["run"] == waiting
-
-
-def test_a_drained_host_loses_its_standby(job: ScriptedJob) -> None:
-    _, _, other, waiting = job.start_with_standby()
-    answer = job.client.post(f"/hosts/{job.hosts[other].id}/drain")
-    assert answer.status_code == 200, answer.text
-    host, run_spec = job.await_run_spec(standby=True, but=waiting)
-    assert host != other
-    assert run_spec["run"] != waiting
-
-
-def test_a_standby_beside_its_driver_moves_to_an_undrained_host(job: ScriptedJob) -> None:
-    primary, _, other, waiting = job.start_with_standby()
-    (third,) = job.hosts.keys() - {primary, other}
-    for name in (third, other):
-        job.client.post(f"/hosts/{job.hosts[name].id}/drain").raise_for_status()
-    beside, run_spec = job.await_run_spec(standby=True, but=waiting)
-    assert beside == primary
-    job.report(beside, run_spec["run"], "RUNNING", "READY")
-    job.client.post(f"/hosts/{job.hosts[third].id}/undrain").raise_for_status()
-    eventually(lambda: "RUNNING" in job.runs(third).values(), "a standby is placed on the open host")

@@ -110,15 +110,6 @@ def _history(admin: httpx.Client, job: str) -> list[dict[str, int]]:
     return history
 
 
-def test_a_stream_delivers_events_of_another_replica(api: Served, admin: httpx.Client, name: str, place: Place) -> None:
-    create(admin, name)
-    with ScriptedAgent(api, f"host-{name}") as agent:
-        agent.register()
-        with Stream(api, "/events", job=name, type="run") as stream:
-            run = place(name, agent.name)
-            assert run in stream.next()["data"]
-
-
 def test_a_stream_reads_old_events_from_the_database(tmp_path: Path, name: str) -> None:
     with served(tmp_path) as service, service.client() as admin:
         assert service.app is not None

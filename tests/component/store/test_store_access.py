@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import (
     ConcurrentUpdate,
-    IdempotencyKeyReused,
     NameTaken,
     NotFound,
     RequestInProgress,
@@ -22,7 +21,6 @@ from clonos.errors import (
 )
 from clonos.resources.jobs import Failure
 from clonos.resources.service import Role, TokenCreate
-from clonos.standby.states import StandbyState
 from clonos_api.reconcile.states.failures import savepoint_given_up
 from clonos_api.store import (
     audit,
@@ -32,15 +30,14 @@ from clonos_api.store import (
     savepoints,
     sessions,
     sign_in_codes,
-    standbys,
     tokens,
 )
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
 from clonos_api.store.idempotency import Answer, Reservation
-from clonos_api.store.tables import AuditRow, Base, IdempotencyRow, StandbyRow, TokenRow
-from support.stored import host_row, job_row, unique
+from clonos_api.store.tables import AuditRow, IdempotencyRow, TokenRow
+from support.stored import job_row, unique
 
 pytestmark = pytest.mark.anyio
 REQUEST, OTHER = "a" * 64, "b" * 64
@@ -75,34 +72,6 @@ async def test_authenticate_accepts_only_the_exact_text(database: Database) -> N
         f"{prefix}_{token}_é",
     ):
         assert await tokens.authenticate(database, wrong) is None, wrong
-
-
-async def test_no_table_holds_a_secret(database: Database) -> None:
-    _, secret = await a_token(database)
-    digits = secret.split("_")[2]
-    async with database.reading() as session:
-        for table in Base.metadata.sorted_tables:
-            for row in await session.execute(select(table)):
-                assert digits not in repr(tuple(row))
-                assert bytes.fromhex(digits) not in [item for item in row if isinstance(item, bytes)]
-
-
-async def test_a_token_expires_and_can_be_revoked(database: Database) -> None:
-    row, secret = await a_token(database, expires_in_s=60)
-    assert await tokens.authenticate(database, secret)
-    async with database.transaction() as session:
-        await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(expires_at=clock(-0.01)))
-    assert await tokens.authenticate(database, secret) is None
-    row, secret = await a_token(database, expires_in_s=None)
-    assert await tokens.authenticate(database, secret)
-    async with database.transaction(by=Actor("root")) as session:
-        first = (await tokens.revoke(session, row.id)).revoked_at
-    async with database.transaction() as session:
-        assert (await tokens.revoke(session, row.id)).revoked_at == first
-        with pytest.raises(NotFound):
-            await tokens.revoke(session, "nobody")
-        assert row.id in [row.id for row in (await tokens.page(session)).rows]
-    assert await tokens.authenticate(database, secret) is None
 
 
 async def test_last_use_is_written_once_a_minute(database: Database) -> None:
@@ -162,40 +131,11 @@ async def reserve(database: Database, key: str, request: str = REQUEST) -> Answe
         return await idempotency.reserve(session, "ada", key, request)
 
 
-async def test_the_same_request_gets_the_same_answer(database: Database) -> None:
-    key = unique()
-    own = await reserve(database, key)
-    assert isinstance(own, Reservation)
-    with pytest.raises(RequestInProgress):
-        await reserve(database, key)
-    with pytest.raises(IdempotencyKeyReused):
-        await reserve(database, key, OTHER)
-    async with database.transaction() as session:
-        assert isinstance(await idempotency.reserve(session, "bob", key, OTHER), Reservation), (
-            "keys are a subject's own"
-        )
-    async with database.transaction() as session:
-        job = await job_row(session)
-        await idempotency.answer(session, own, 201, {"etag": "1"}, job.id)
-    assert await reserve(database, key) == Answer(201, {"etag": "1"}, job.id)
-    with pytest.raises(IdempotencyKeyReused):
-        await reserve(database, key, OTHER)
-
-
 async def test_one_of_many_equal_requests_gets_the_reservation(database: Database) -> None:
     key = unique()
     results = await asyncio.gather(*(reserve(database, key) for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(result, Reservation) for result in results) == 1
     assert sum(isinstance(result, RequestInProgress) for result in results) == 9
-
-
-async def test_a_refused_request_frees_its_key(database: Database) -> None:
-    key = unique()
-    own = await reserve(database, key)
-    assert isinstance(own, Reservation)
-    async with database.transaction() as session:
-        await idempotency.forget(session, own)
-    assert isinstance(await reserve(database, key, OTHER), Reservation)
 
 
 async def test_the_reservation_of_a_crashed_process_is_taken_over(database: Database) -> None:
@@ -283,27 +223,6 @@ async def test_savepoints(database: Database) -> None:
         with pytest.raises(NotFound):
             await savepoints.get(session, created.id)
         assert [row.name for row in (await savepoints.page(session, Window(1), job=job.id)).rows] == ["two"]
-
-
-async def test_standbys(database: Database) -> None:
-    async with database.transaction() as session:
-        job, agent = await job_row(session), await host_row(session)
-        session.add(
-            StandbyRow(
-                id=unique(),
-                job=job.id,
-                host=agent.id,
-                mode="dedicated",
-                state="READY",
-                since=await now(session),
-                body={},
-            )
-        )
-    async with database.reading() as session:
-        assert [row.state for row in (await standbys.page(session, job=job.id)).rows] == ["READY"]
-        assert (await standbys.page(session, job="nobody")).rows == []
-        assert (await standbys.page(session, job=job.id, states=[StandbyState.FAILED])).rows == []
-        assert len((await standbys.page(session, job=job.id, states=[StandbyState.READY])).rows) == 1
 
 
 Mint = Callable[[AsyncSession, str], Awaitable[object]]

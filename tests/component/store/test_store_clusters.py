@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from clonos.errors import ConcurrentUpdate, NameTaken, NotFound, StateConflict, VersionStale
-from clonos.jobs.cluster import ClusterReport, ClusterSpec
-from clonos.jobs.spec import JobSpec
+from clonos.errors import ConcurrentUpdate, NameTaken, StateConflict, VersionStale
+from clonos.jobs.cluster import ClusterSpec
 from clonos.resources.clusters import ClusterState
 from clonos.resources.failures import SpecRefused
 from clonos.resources.hosts import TaskResult
-from clonos.resources.jobs import Failure, JobState
-from clonos_api.store import audit, clusters, events, jobs, operations, outcomes, runs, tasks
+from clonos.resources.jobs import Failure
+from clonos_api.store import audit, clusters, events, operations, outcomes, runs, tasks
 from clonos_api.store.columns import OperationArguments
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import ClusterRow, OperationRow, TaskRow
-from support.stored import host_row, job_row, run_spec, store_artifact, unique
+from support.stored import host_row, job_row, run_spec, unique
 
 pytestmark = pytest.mark.anyio
 S = ClusterState
@@ -129,19 +128,6 @@ async def test_a_change_needs_the_version_and_requests_a_new_check(database: Dat
             await clusters.change(session, row, cluster(row.name), version=1, by="ada")
 
 
-async def test_a_check_without_problems_makes_it_ready(database: Database) -> None:
-    row = await made(database)
-    task = await begun(database, row)
-    assert (await current(database, row)).state == "CHECKING"
-    await reported(database, task, ok=True, result={"spark": "4.2.1", "executors": 2})
-    row = await current(database, row)
-    assert (row.state, row.failure) == ("READY", None)
-    assert row.checked_at is not None
-    assert ClusterReport.model_validate(row.report) == ClusterReport(spark="4.2.1", executors=2)
-    operation = await operation_of(database, task)
-    assert (operation.state, operation.result) == ("COMPLETED", {"cluster": row.name, "state": "READY"})
-
-
 async def test_problems_make_it_incompatible_and_a_failure_unreachable(database: Database) -> None:
     row = await made(database)
     task = await begun(database, row)
@@ -179,39 +165,6 @@ async def test_one_check_at_a_time(database: Database) -> None:
     assert (await the_check(database, row)).created_by == "ada"
 
 
-async def job_on(database: Database, name: str, *, start: bool = True) -> str:
-    spec = JobSpec.model_validate({"metadata": {"name": unique("job-")}, "spec": {"cluster": name}})
-    async with database.transaction() as session:
-        sha = await store_artifact(session)
-        return (await jobs.create(session, spec, sha, created_by="ada", start=start)).name
-
-
-async def test_a_cluster_in_use_stays(database: Database) -> None:
-    row = await made(database)
-    await job_on(database, row.name, start=False)
-    check = await the_check(database, row)
-    async with database.reading() as session:
-        assert await clusters.jobs_using(session, row.name) == []
-    name = await job_on(database, row.name)
-    with pytest.raises(StateConflict, match=f"in use by {name}"):
-        async with database.transaction() as session:
-            await clusters.remove(session, await clusters.get(session, row.name))
-    for state, uses in ((JobState.RUNNING, True), (JobState.FAILED, False)):
-        async with database.transaction() as session:
-            job = await jobs.get(session, name)
-            await jobs.move(session, job, state, allowed=lambda *_: True)
-        async with database.reading() as session:
-            assert await clusters.jobs_using(session, row.name) == ([name] if uses else [])
-    async with database.transaction(by=ADA) as session:
-        await clusters.remove(session, await clusters.get(session, row.name))
-    with pytest.raises(NotFound, match=row.name):
-        await current(database, row)
-    async with database.reading() as session:
-        entry = (await audit.page(session, Window(1))).rows[0]
-        assert (entry.action, entry.target) == ("cluster.delete", row.id)
-        assert (await operations.get(session, check.id)).state == "FAILED"
-
-
 async def test_a_driver_keeps_its_cluster_although_a_newer_version_has_another(database: Database) -> None:
     row = await made(database)
     async with database.transaction() as session:
@@ -223,18 +176,3 @@ async def test_a_driver_keeps_its_cluster_although_a_newer_version_has_another(d
         assert (await clusters.users(session)) == {row.name: [job.name]}
         await runs.end(session, run)
         assert await clusters.jobs_using(session, row.name) == []
-
-
-async def test_clusters_are_listed_by_name(database: Database) -> None:
-    names = sorted([(await made(database)).name for _ in range(3)])
-    async with database.reading() as session:
-        seen: list[str] = []
-        window = Window(2)
-        while True:
-            page = await clusters.page(session, window)
-            seen += [row.name for row in page.rows]
-            if page.next is None:
-                break
-            window = Window(2, page.next)
-    assert seen == sorted(seen)
-    assert [name for name in seen if name in names] == names

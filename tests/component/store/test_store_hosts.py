@@ -13,7 +13,7 @@ from clonos.errors import ConcurrentUpdate, NotFound, StateConflict
 from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostRegister, RunReport
 from clonos.resources.jobs import Failure
-from clonos_api.store import events, hosts, runs, tasks, views
+from clonos_api.store import events, hosts, runs, views
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import HostRow, RunRow
@@ -158,33 +158,6 @@ async def test_no_work_revision_is_used_twice_after_lost_commits(
     assert len({before, lost, await bump()}) == 3
     monkeypatch.setattr(hosts.time, "time_ns", lambda: 0)  # a clock that was set back
     assert len({before, lost, await bump(), await bump()}) == 4
-
-
-async def test_run_specifications_are_the_work_of_an_agent(database: Database) -> None:
-    async with database.transaction() as session:
-        job, agent = await job_row(session), await host_row(session)
-        before = (await runs.work(session, agent.id)).revision
-        run = await run_row(session, job, agent)
-    async with database.transaction() as session:
-        work = await runs.work(session, agent.id)
-        assert [spec.run for spec in work.runs] == [run.id]
-        assert work.revision > before
-        task = await tasks.create(session, agent.id, "savepoint", {"to": "x"}, operation=unique())
-    assert database.notifier.seq > 0
-    assert await database.notifier.wait_work(agent.id, before, 0) > work.revision
-    async with database.transaction() as session:
-        run = await runs.change_spec(session, run, desired="STOPPED")
-        work = await runs.work(session, agent.id)
-        assert [spec.desired for spec in work.runs] == ["STOPPED"]
-        assert [(task.task, task.arguments) for task in work.tasks] == [(task.id, {"to": "x"})]
-        assert await tasks.end(session, task)
-        assert not await tasks.end(session, task), "only the first counts"
-        await runs.end(session, run)
-        assert (await runs.work(session, agent.id)).runs == []
-        assert (await runs.of_job(session, job.id)).rows[0].id == run.id
-        assert await hosts.loads(session) == {
-            key: value for key, value in (await hosts.loads(session)).items() if key != agent.id
-        }
 
 
 async def test_reports(database: Database) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from clonos.errors import ConcurrentUpdate, NameTaken, NotFound, RequestTooLarge, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
-from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
+from clonos.resources.jobs import Failure, JobState, StartFrom
 from clonos_api.store import artifacts, audit, events, jobs, owners, recoveries, runs
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Actor, Database
@@ -98,21 +98,6 @@ async def test_unset_fields_of_a_specification_remain_unset(database: Database) 
     assert remaining.spec.spec.model_fields_set == {"sharing_depth"}
 
 
-async def test_a_name_is_taken_until_its_job_is_deleted(database: Database) -> None:
-    job = await made(database)
-    with pytest.raises(NameTaken, match=job.name):
-        async with database.transaction() as session:
-            await job_row(session, job.name)
-    async with database.transaction(by=ADA) as session:
-        await jobs.delete(session, job)
-    async with database.transaction() as session:
-        again = await job_row(session, job.name)
-        with pytest.raises(NotFound):
-            await jobs.get(session, job.id)
-        assert (await jobs.get(session, job.name)).id == again.id
-        assert (await jobs.get(session, job.id, deleted=True)).deleted_at is not None
-
-
 async def test_many_create_one_name(database: Database) -> None:
     name = unique("job-")
 
@@ -153,24 +138,6 @@ async def test_an_unknown_artifact(database: Database) -> None:
     with pytest.raises(NotFound):
         async with database.transaction() as session:
             await jobs.create(session, spec(unique()), "0" * 64, created_by="ada")
-
-
-async def test_a_patch_of_a_stale_version_is_refused(database: Database) -> None:
-    job = await made(database)
-    async with database.transaction() as session:
-        sha = await store_artifact(session, b"print(2)")
-        patched = await jobs.patch(session, job, version=1, spec=spec(job.name, a="b"), artifact=sha, by="bob")
-    assert (patched.version, patched.artifact, patched.labels) == (2, sha, {"a": "b"})
-    async with database.reading() as session:
-        fresh = await jobs.get(session, job.id)
-        assert [row.version for row in (await jobs.versions(session, job.id)).rows] == [2, 1]
-    for version, error in ((1, VersionStale), (3, VersionStale)):
-        with pytest.raises(error):
-            async with database.transaction() as session:
-                await jobs.patch(session, fresh, version=version, artifact=sha, by="bob")
-    with pytest.raises(SpecError):
-        async with database.transaction() as session:
-            await jobs.patch(session, fresh, version=2, spec=spec("another"), by="bob")
 
 
 async def test_of_many_patches_of_one_version_one_wins(database: Database) -> None:
@@ -215,23 +182,6 @@ async def test_no_update_is_lost(url: str) -> None:
     assert sum(lost) > 0, "they did not meet"
     for replica in replicas:
         await replica.close()
-
-
-async def test_desired_state(database: Database) -> None:
-    job = await made(database)
-    async with database.transaction(by=ADA) as session:
-        job = await jobs.desire(session, job, DesiredState.STOPPED, stop=StopRequest(timeout_s=5))
-        assert job.stop is not None
-        assert job.stop.timeout_s == 5
-        job = await jobs.desire(session, job, DesiredState.RUNNING, restart=True)
-        assert (job.restart_nonce, job.stop) == (1, None)
-        job = await jobs.desire(session, job, DesiredState.CANCELED)
-    with pytest.raises(StateConflict, match="final"):
-        async with database.transaction() as session:
-            await jobs.desire(session, job, DesiredState.RUNNING)
-    async with database.reading() as session:
-        actions = [row.action for row in (await audit.page(session, Window(3))).rows]
-        assert actions == ["job.cancel", "job.restart", "job.stop"]
 
 
 async def test_state_changes_follow_the_transition_table_and_have_deadlines(database: Database) -> None:
@@ -290,22 +240,6 @@ async def test_a_running_job_cannot_be_deleted(database: Database) -> None:
     with pytest.raises(StateConflict):
         async with database.transaction() as session:
             await jobs.delete(session, job)
-
-
-async def test_pages_are_complete_while_jobs_are_added(database: Database) -> None:
-    team = unique()
-    own = [(await made(database, team=team, quoted="it's")).id for _ in range(7)]
-    seen: list[str] = []
-    after: str | None = None
-    while True:
-        async with database.reading() as session:
-            page = await jobs.page(session, Window(3, after), labels={"team": team, "quoted": "it's"})
-        seen += [row.id for row in page.rows]
-        await made(database, team=team)
-        after = page.next
-        if after is None:
-            break
-    assert seen == own[::-1]
 
 
 async def test_filters(database: Database) -> None:
@@ -371,24 +305,3 @@ async def test_the_bytes_of_an_artifact_may_be_in_parts(database: Database) -> N
         await artifacts.delete(session, sha)
     async with database.reading() as session:
         assert await session.get(ArtifactPartRow, (upload, 0)) is None
-
-
-async def test_artifacts(database: Database) -> None:
-    content = unique().encode() * 1000
-    async with database.transaction(by=ADA) as session:
-        job = await job_row(session)
-        row, new = await artifacts.put(session, sha=unique("f") * 5, kind="py", name="x.py", content=content, by="ada")
-        assert new
-    async with database.transaction() as session:
-        again, new = await artifacts.put(session, sha=row.id, kind="py", name="y.py", content=content, by="bob")
-        assert (again.name, new) == ("x.py", False)
-        assert await artifacts.content(session, row.id) == content
-    with pytest.raises(StateConflict):
-        async with database.transaction() as session:
-            await artifacts.delete(session, job.artifact)
-    async with database.transaction() as session:
-        assert row.id in [row.id for row in (await artifacts.page(session)).rows]
-        await artifacts.delete(session, row.id)
-    async with database.reading() as session:
-        with pytest.raises(NotFound):
-            await artifacts.content(session, row.id)
