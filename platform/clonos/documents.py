@@ -78,9 +78,7 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mapping[str, str] | None = None) -> None:
-    """Move the meaning of each field from the docstring of `model`, or from `known`, into its JSON Schema, which
-    changes.
-    """
+    """Add the meaning of each field to a JSON Schema, from the docstring of `model` or from `known`."""
     schema["description"] = schema.get("description", "").partition(_ATTRIBUTES)[0]
     texts = {**(known or {}), **meanings(model)}
     for name, field in model.model_fields.items():
@@ -127,9 +125,7 @@ def describe_problem(item: Mapping[str, Any], model: type[BaseModel] | None = No
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str = ".") -> str:
-    """Return the end of a sentence about an unknown name: ``. Did you mean topic?``, or `otherwise` if none is
-    similar.
-    """
+    """Return the end of a sentence about an unknown name: ``. Did you mean topic?``, else `otherwise`."""
     close = difflib.get_close_matches(name, list(names), 1, _CLOSE)
     return f". Did you mean {close[0]}?" if close else otherwise
 

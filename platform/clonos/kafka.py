@@ -138,9 +138,7 @@ def java_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def java_flags(kafka: KafkaSettings) -> list[str]:
-    """Return flags of a JVM whose Kafka clients connect: they ask only token endpoints that the JVM allows (since Kafka
-    4).
-    """
+    """Return flags of a JVM with Kafka clients, which ask only permitted token endpoints (since Kafka 4)."""
     if kafka.sasl_mechanism != "OAUTHBEARER":
         return []
     return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={kafka.sasl_oauth_token_url}"]

@@ -204,9 +204,7 @@ class AgentDirectory:
         return _read(self._tasks / f"{checked_id(task)}.json", TaskResult)
 
     def write_result(self, task: str, result: TaskResult) -> None:
-        """Store the result of a host task, so that the task is executed once although its result may be reported
-        several times.
-        """
+        """Store the result of a host task: it is executed once, although its result may be reported several times."""
         write_private(self._tasks / f"{checked_id(task)}.json", result.model_dump_json())
 
     def remove_results(self, keep: set[str]) -> None:

@@ -28,9 +28,7 @@ from clonos.standby.launch_request import LaunchRequest, pool_eligible
 def driver_command(
     settings: AgentSettings, directory: RunDirectory, spec: RunSpec, *, claimed: bool = False
 ) -> list[str]:
-    """Return the command line that starts the driver of a run; `claimed`: whether a driver of the run has claimed the
-    log.
-    """
+    """Return the command line of a run's driver; `claimed`: whether a driver of the run has claimed the log."""
     paths = {"{spec}": str(directory.spec), "{events}": str(directory.events)}
     command = [paths.get(argument, argument) for argument in settings.command]
     if spec.standby:

@@ -176,9 +176,7 @@ class RunAttempt:
         self.write(pid=pid, identity=identity_)
 
     async def adopt(self) -> bool:
-        """Supervise the driver that an earlier agent process started for the attempt, if it still runs; returns
-        whether it does.
-        """
+        """Supervise the driver that an earlier agent process started for the attempt; returns whether it runs."""
         pid, known = self.record.pid, self.record.identity
         if pid is None:
             # The earlier agent was killed between the start of the driver and the write of its id.

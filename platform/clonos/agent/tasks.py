@@ -245,9 +245,7 @@ def result_of(exit_code: int | None, out: str, errors: str) -> TaskResult:
 
 
 def _error_in(text: str, exit_code: int | None) -> ClonosError:
-    """Return the error that a check printed as its last line of JSON: ``error`` (a slug), ``what``, ``kept``,
-    ``hint``.
-    """
+    """Return the error in the last JSON line of a check: ``error`` (a slug), ``what``, ``kept``, ``hint``."""
     lines = text.strip().splitlines() or ["it wrote no error"]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):

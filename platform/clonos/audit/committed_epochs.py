@@ -161,9 +161,7 @@ class CommittedEpochs:
 
     @property
     def outputs(self) -> set[str]:
-        """The topics to which the job's sinks publish, as far as the log names them; empty if one query may read what
-        another publishes.
-        """
+        """The known topics of the job's sinks; empty if one query may read what another publishes."""
         sources = set[str]().union(*self._sources.values())
         alike = all(read == sources for read in self._sources.values())
         return self.topics - sources if alike else set()

@@ -165,9 +165,7 @@ class VisibleOutput:
 def _adding_up(
     runs: Sequence[tuple[tuple[str, int], Sum]], wanted: Sum, left: list[int]
 ) -> list[tuple[str, int]] | None:
-    """Return the partitions whose runs add up to `wanted`; None if there are none, or `left` attempts did not find
-    them.
-    """
+    """Return the partitions whose runs add up to `wanted`; None if `left` attempts do not find any."""
     if wanted == Sum():
         return []
     left[0] -= 1

@@ -131,9 +131,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def add_examples(app: Typer) -> None:
-    """Add the section "Examples" to the help of `app`, its commands and groups; groups show those of their first
-    commands.
-    """
+    """Add the section "Examples" to the help of all commands; groups show those of their first commands."""
     app.info.epilog = _section(EXAMPLES[""])
     _add_below(app, "")
 

@@ -202,9 +202,7 @@ class Tokens(Routes):
     """Calls of ``/tokens``, which need an admin's token, except `self`."""
 
     def create(self, token: TokenCreate) -> TokenCreated:
-        """Create an API token. Only this response contains its secret. `Forbidden` unless this client's token is an
-        admin's.
-        """
+        """Create an API token, as an admin (else `Forbidden`). Only this response contains its secret."""
         # Without an idempotency key: the control plane must not store the response, which contains the secret.
         return decode(TokenCreated, self._transport.send("POST", "/tokens", body=token, repeat="unless sent").content)
 

@@ -27,14 +27,10 @@ def ok(name: str, what: str) -> Check:
 
 
 def warn(name: str, what: str, *, meaning: str, fix: str) -> Check:
-    """Return the result of a check whose problem does not prevent jobs from running: finding, consequence and
-    advice.
-    """
+    """Return the result of a check whose problem does not stop jobs: finding, consequence and advice."""
     return Check(name=name, status="warn", what=what, meaning=meaning, fix=fix)
 
 
 def fail(name: str, what: str, *, meaning: str, fix: str) -> Check:
-    """Return the result of a check whose problem prevents jobs from running correctly: finding, consequence and
-    advice.
-    """
+    """Return the result of a check whose problem prevents correct jobs: finding, consequence and advice."""
     return Check(name=name, status="fail", what=what, meaning=meaning, fix=fix)

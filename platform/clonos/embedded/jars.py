@@ -88,9 +88,7 @@ def _ensure(settings: Settings, folders: tuple[str, ...]) -> Path:
 
 
 def cached(settings: Settings) -> Path | None:
-    """Return the cache directory that holds the directories of `Jars`; None if jars are missing. Nothing is
-    downloaded.
-    """
+    """Return the cache directory of `Jars`; None if jars are missing. Nothing is downloaded."""
     target = settings.cache / "jars" / _pin()
     return target if (target / _MARKER).exists() else None
 
@@ -154,9 +152,7 @@ def _retrieve(settings: Settings, work: Path, folders: tuple[str, ...]) -> None:
 
 
 def ivy_command(settings: Settings, scratch: Path, *, configurations: Iterable[str] = _SETS) -> list[str]:
-    """Return the command line that makes Ivy resolve `scratch`/``ivy.xml``; the caller adds the options for the
-    output.
-    """
+    """Return Ivy's command line for `scratch`/``ivy.xml``; the caller adds the options for the output."""
     java = java_binary()
     # An import would take a second.
     pyspark = importlib.util.find_spec("pyspark")

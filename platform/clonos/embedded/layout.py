@@ -174,9 +174,7 @@ def _sasl(client: KafkaSettings) -> dict[str, str]:
 
 
 def scram_arguments(client: KafkaSettings) -> list[str]:
-    """Arguments for Kafka's storage formatting tool that create the user of `client`; empty unless its mechanism
-    is SCRAM.
-    """
+    """Return the arguments with which Kafka's formatting tool creates a SCRAM user; empty for others."""
     if not (client.sasl_mechanism or "").startswith("SCRAM"):
         return []
     password = client.sasl_password.get_secret_value() if client.sasl_password else ""

@@ -69,9 +69,7 @@ class StartUpCache:
 
 @functools.cache
 def spark_home() -> Path:
-    """Return the folder of the installed PySpark, which has Spark's jars. PySpark is not imported, which takes a
-    while.
-    """
+    """Return the folder of the installed PySpark, without its import, which takes a while."""
     package = importlib.util.find_spec("pyspark")
     assert package is not None
     assert package.origin is not None

@@ -96,9 +96,7 @@ class Avro:
         return AvroReader(schema, url, text)
 
     def writer(self, subject: str | None, pins: Pins) -> AvroWriter:
-        """Register the schema `avsc`, or look up the one of `subject` or of the format's own field (see
-        `Format.writer`).
-        """
+        """Register the schema `avsc`, or look up the one of `subject` or the format's (see `Format.writer`)."""
         url = pins.url(self.registry, format_name="Avro")
         subject = subject or self.subject
         if subject is None:
@@ -382,9 +380,7 @@ def _resolved(text: str) -> str:
 
 
 def _plain(schema: Any, named: dict[str, Any]) -> Any:
-    """Return `schema` with each schema in `named` inserted at its first use, and without logical types that Spark
-    lacks.
-    """
+    """Return `schema` with those in `named` at their first use, without logical types that Spark lacks."""
     if isinstance(schema, str):
         return _plain(named.pop(schema), named) if schema in named else schema
     if isinstance(schema, list):

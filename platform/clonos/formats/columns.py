@@ -119,9 +119,7 @@ def decode(
 
 
 def _schema_header(frame: DataFrame, reader: Reader, column: str) -> Column:
-    """Return the header that names the schema of `column`, as producers of Confluent Platform 8 write it; null without
-    it.
-    """
+    """Return the header with the schema of `column`, as Confluent Platform 8 writes it; null without it."""
     kinds = dict(frame.dtypes)
     if not _is_framed(reader) or kinds.get("headers") != HEADERS.simpleString():
         return F.lit(None).cast("binary")
@@ -222,9 +220,7 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy, bound: Bound | N
 
 
 def _framed(values: pa.Array, schemas: pa.Array, reader: Reader) -> list[bytes | None]:
-    """Return the values, each after the schema that its header names, as in the registry's wire format without
-    headers.
-    """
+    """Return the values, each after the schema that its header names, as in the wire format."""
     plain: list[bytes | None] = values.to_pylist()
     if schemas.null_count == len(schemas) or not _is_framed(reader):
         return plain

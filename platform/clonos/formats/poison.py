@@ -156,9 +156,7 @@ def _is_poison_null(condition: Any) -> bool:
 
 
 def _null_in_poison(node: Any) -> set[int]:
-    """Return the ids of the columns of a plan that are null in poison rows, because they follow from the decoded
-    record.
-    """
+    """Return the ids of a plan's columns that are null in poison rows: those of the decoded record."""
     children = node.children()
     null: set[int] = set()
     for index in range(children.size()):

@@ -121,9 +121,7 @@ class Registry:
         self._client = _client(url, settings)
 
     def schema(self, number: SchemaKey, *, serialized: bool = False) -> Schema:
-        """Return the schema with the id or GUID `number`. A Protobuf schema is text, or with `serialized` a
-        descriptor in base64.
-        """
+        """Return the schema with an id or GUID; of Protobuf as text, or `serialized` as base64."""
         fmt = "serialized" if serialized else None
 
         def look_up() -> Schema:
@@ -222,9 +220,7 @@ def split(value: bytes) -> tuple[SchemaKey, bytes]:
 
 @contextlib.contextmanager
 def needed(feature: str) -> Iterator[None]:
-    """Provide a context in which a failed import raises a `SpecError`: `feature` needs the extra
-    ``clonos[formats]``.
-    """
+    """Turn a failed import of the block into a `SpecError`: `feature` needs the extra ``clonos[formats]``."""
     try:
         yield
     except ImportError as error:

@@ -68,9 +68,7 @@ def error_line(text: str) -> str:
 
 
 def refused_query(text: str) -> str:
-    """Return the sentence in which Spark refuses a query, from the `text` of its exception, without class, state and
-    plan.
-    """
+    """Return the sentence in which Spark refuses a query, without class, state and plan."""
     match = _REFUSED.search(text)
     sentence = " ".join((match["text"] if match is not None else text.partition("\n")[0]).split())
     return sentence.replace(" Did you mean one of the following?", " Did you mean")[:_LONGEST]

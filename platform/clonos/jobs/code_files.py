@@ -95,9 +95,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _imports(tree: ast.Module, package: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names that a module of the folder `package` imports, each with the folder from which Python searches
-    it.
-    """
+    """Yield the names that a module of `package` imports, each with the folder where Python searches it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, folder) for alias in node.names)

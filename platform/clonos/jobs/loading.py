@@ -57,9 +57,7 @@ def load_job(path: Path) -> Job:
 
 
 def find_job_file(path: Path) -> Path:
-    """Return the Python file of the job that `load_job` would load from `path`; it may be missing. Raises as
-    `load_job`.
-    """
+    """Return the Python file that `load_job` would load from `path`; it may be missing. Raises as `load_job`."""
     path = _in_folder(path.resolve())
     return job_file(path, read_spec(path)) if path.suffix in {".yaml", ".yml"} else path
 

@@ -210,9 +210,7 @@ class Spec(_Part):
 
     @property
     def any_jvm(self) -> bool:
-        """Whether a pool driver's JVM suits the job: master and driver memory are the defaults, and its Spark settings
-        are in `SESSION_SETTINGS`.
-        """
+        """Whether a pool driver's JVM suits the job: default master and memory, and `SESSION_SETTINGS` only."""
         jvm_settings = {"master", "cluster", "driver", "executor"}
         same_jvm = self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
         return same_jvm and SESSION_SETTINGS.issuperset(self.spark_conf)

@@ -195,9 +195,7 @@ class Checker:
 
 
 def sample_code(node: ast.Call) -> str:
-    """Return the rule that a call of ``DataFrame.sample`` or ``randomSplit`` violates: ``CL102`` if seeded, else
-    ``CL101``.
-    """
+    """Return the rule that ``DataFrame.sample`` or ``randomSplit`` violates: ``CL102`` if seeded, else ``CL101``."""
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     count = len(node.args)
     if (

@@ -135,9 +135,7 @@ def read(path: Path, root: Path) -> Module:
 
 
 def _directories(path: Path, root: Path) -> tuple[Path, ...]:
-    """Return the folders in which Python finds modules of the job: that of its outermost package, and those above
-    it.
-    """
+    """Return the folders where Python finds modules of the job: of its outermost package, and those above."""
     directory = path.parent
     while directory != root and (directory / "__init__.py").exists():
         directory = directory.parent

@@ -149,9 +149,7 @@ class Scope:
         self.names.setdefault(name, []).extend(bindings)
 
     def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
-        """Return the scope in which code of this scope finds `name`, and the bindings there; None if the name is not
-        bound.
-        """
+        """Return the scope in which code of this scope finds `name`, and its bindings; None if it is not bound."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.module_names:

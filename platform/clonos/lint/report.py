@@ -63,9 +63,7 @@ class Report:
         return len(self.findings) - self.errors
 
     def as_json(self) -> dict[str, object]:
-        """Return the report as a JSON object with the stable keys ``findings``, ``files``, ``errors`` and
-        ``warnings``.
-        """
+        """Return the report as JSON: the stable keys ``findings``, ``files``, ``errors`` and ``warnings``."""
         return {
             "findings": [asdict(finding) for finding in self.findings],
             "files": len(self.files),

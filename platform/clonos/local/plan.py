@@ -85,9 +85,7 @@ class Plan(BaseModel):
         return self.home.absolute() / "admin.token"
 
     def environment(self, kafka: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment variables of all processes: those in `base` (default: this process's), and the own
-        ones.
-        """
+        """Return the variables of all processes: those in `base` (default: this process's), and the own ones."""
         base = os.environ if base is None else base
         return {
             **{name: value for name, value in base.items() if name not in _NOT_PASSED_ON},

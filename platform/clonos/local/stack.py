@@ -68,9 +68,7 @@ class _Supervised:
 
 
 class Stack:
-    """A local platform that this process starts, and supervises until `stop` is set; `report` gets one line per
-    step.
-    """
+    """A local platform that this process supervises until `stop` is set; `report` gets one line per step."""
 
     def __init__(self, plan: Plan, report: Report, stop: threading.Event) -> None:
         self._plan = plan

@@ -113,9 +113,7 @@ class Lineage:
 
 @contextlib.contextmanager
 def lineage(job: str, settings: LineageSettings) -> Iterator[Lineage | None]:
-    """Provide the OpenLineage sender of a driver of `job`; None if no URL is set, or (after a warning) if its packages
-    are not installed.
-    """
+    """Provide the OpenLineage sender of a driver; None without a URL, or without its packages (a warning)."""
     sender = None
     if settings.url:
         try:

@@ -53,9 +53,7 @@ _VALUE: Final = re.compile(
 
 @lru_cache(maxsize=4096)  # log lines repeat the same few names
 def looks_secret(name: str) -> bool:
-    """Whether a field with this name holds a secret, such as ``sasl.password``, ``apiKey`` or
-    ``AWS_SECRET_ACCESS_KEY``.
-    """
+    """Whether a field with this name holds a secret, such as ``sasl.password`` or ``AWS_SECRET_ACCESS_KEY``."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words or (words[-1] in _DESCRIPTIVE_WORDS and len(words) > 1):
         return False
@@ -70,9 +68,7 @@ def is_reference(text: str) -> bool:
 
 
 def redact(value: Any) -> Any:
-    """Return a copy of `value` in which secrets are hidden: fields with a secret's name, and texts that look like a
-    secret.
-    """
+    """Return a copy of `value` without secrets: fields with a secret's name, and texts that look like one."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):

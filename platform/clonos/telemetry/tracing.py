@@ -123,9 +123,7 @@ class Traces:
 
 
 def open_traces(service: str, settings: TraceSettings) -> Traces | None:
-    """Return a sender of traces for `service`; None if no endpoint is set, or (after a warning) if its packages are not
-    installed.
-    """
+    """Return a sender of traces; None without an endpoint, or without its packages (after a warning)."""
     if not settings.endpoint:
         return None
     try:

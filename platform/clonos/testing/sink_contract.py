@@ -89,9 +89,7 @@ class SinkContract(ABC):
 
     @abstractmethod
     def read_back(self) -> list[Seen]:
-        """Return the records that a consumer of `place` sees now; those of the same lane and epoch in the lane's
-        order.
-        """
+        """Return the records that a consumer of `place` sees now, in order within a lane and epoch."""
 
     @pytest.fixture(autouse=True)
     def _staged(self, spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> None:
@@ -367,9 +365,7 @@ class Owner:
         return SinkEpoch(identity, own.kafka, tuple(lanes), committed)
 
     def frame(self, parts: Sequence[Part], failing: Path | None = None) -> DataFrame:
-        """Return a DataFrame with one partition for each of `parts`; the last one fails once the file `failing`
-        exists.
-        """
+        """Return a DataFrame with a partition for each of `parts`; the last fails once `failing` exists."""
         packed = msgspec.msgpack.encode(parts)
         last = len(parts) - 1
 

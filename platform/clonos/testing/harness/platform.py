@@ -115,9 +115,7 @@ class Stack:
         return self._client
 
     def state(self) -> dict[str, Any]:
-        """Return the state file of the platform (`clonos.local.state.State`) as JSON: its status, addresses and
-        processes.
-        """
+        """Return the platform's state file (`clonos.local.state.State`): status, addresses and processes."""
         state: dict[str, Any] = json.loads((self.home / "local" / "state.json").read_text())
         return state
 
@@ -223,9 +221,7 @@ class PlatformJob:
         return self.until(running_driver, "a driver runs")
 
     def await_generation(self, generation: int, *hosts: str) -> str:
-        """Wait until the job is RUNNING as `generation`, on one of `hosts` (default: any); returns the name of the
-        host.
-        """
+        """Wait until the job is RUNNING as `generation`, on one of `hosts` (default: any); returns the host."""
 
         def host() -> str | None:
             job = self.get()
@@ -273,9 +269,7 @@ class PlatformJob:
         return executors_of(run.application_id) if run is not None and run.application_id else []
 
     def kill_executor(self) -> Killed:
-        """Kill one executor of the job, with its Python workers: the number of killed processes, and the time of the
-        kill.
-        """
+        """Kill one executor of the job, with its Python workers; returns how many processes, and when."""
         executor = self.until(lambda: next(iter(self.executors()), None), "an executor runs")
         return kill_together(also=[executor, *executor.children(recursive=True)])
 

@@ -103,9 +103,7 @@ class ProcessGroup:
                     process.resume()
 
     def kill(self) -> Killed:
-        """Kill all members with SIGKILL, and wait: the number of killed processes (0 if none ran), and the time of the
-        kill.
-        """
+        """Kill all members with SIGKILL, and wait; returns how many there were, and the time of the kill."""
         return kill_together(self)
 
     def await_exit(self, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
