@@ -51,62 +51,57 @@ Size = Annotated[int, BeforeValidator(_with_unit(parse_size))]
 
 
 class Limits(BaseModel):
-    """Limits of requests. Durations and sizes take a unit (``10s``, ``500ms``, ``50m``), or are in seconds and bytes.
-
-    Attributes:
-        body_bytes: Largest body of a request, except uploads.
-        artifact_bytes: Largest upload.
-        artifact_bytes_per_subject: Largest sum of the artifacts that a subject uploaded, of all replicas.
-        requests_per_s: Requests a second of one token, on average.
-        burst: Requests of one token at once.
-        requests_at_once: Requests of one token in progress at once; further ones wait.
-        slow_at_once: Uploads, and analyses of code, of one token in progress at once; further ones wait.
-        failures_per_s: Requests without a valid token from one address, a second on average; more get 429, not 401.
-        failures_burst: Requests without a valid token from one address at once.
-        streams: Open event streams of one replica, of all callers; the last twentieth is reserved for admins.
-        streams_per_token: Open event streams of one token on one replica.
-        stream_s: Maximum duration of a stream; the client then reconnects, and its token is checked again.
-        wait_s: Maximum duration of a long poll.
-    """
+    """Limits of requests. Durations and sizes have a unit (``10s``, ``50m``), or are in seconds and bytes."""
 
     body_bytes: Size = Field(1_000_000, gt=0)
+    """Largest body of a request, except uploads."""
     artifact_bytes: Size = Field(50_000_000, gt=0)
+    """Largest upload."""
     artifact_bytes_per_subject: Size = Field(1_000_000_000, gt=0)
+    """Largest sum of the artifacts that a subject uploaded, of all replicas."""
     requests_per_s: float = Field(50.0, gt=0)
+    """Requests a second of one token, on average."""
     burst: int = Field(200, gt=0)
+    """Requests of one token at once."""
     requests_at_once: int = Field(4, gt=0)
+    """Requests of one token in progress at once; further ones wait."""
     slow_at_once: int = Field(1, gt=0)
+    """Uploads, and analyses of code, of one token in progress at once; further ones wait."""
     failures_per_s: float = Field(1.0, gt=0)
+    """Requests without a valid token from one address, a second on average; more get 429, not 401."""
     failures_burst: int = Field(30, gt=0)
+    """Requests without a valid token from one address at once."""
     streams: int = Field(2_000, gt=0)
+    """Open event streams of one replica, of all callers; the last twentieth is reserved for admins."""
     streams_per_token: int = Field(20, gt=0)
+    """Open event streams of one token on one replica."""
     stream_s: Duration = Field(600.0, gt=0)
+    """Maximum duration of a stream; the client then reconnects, and its token is checked again."""
     wait_s: Duration = Field(30.0, gt=0, le=60)
+    """Maximum duration of a long poll."""
 
 
 class Webhook(BaseModel):
-    """A receiver of alerts.
-
-    Attributes:
-        name: Its name in logs and metrics.
-        url: Where alerts are posted; secret, because many receivers put a token into it. No link-local address, and
-            https, except for this machine.
-        allow_http: Whether `url` may be http although it is on another machine.
-        secret: Key of the signature, ``whsec_`` and 24 to 64 bytes in Base64.
-        secret_file: File with the key, instead of `secret`.
-        severity: ``critical``: no warnings are sent.
-        ca: PEM file with the authorities to trust; default: this machine's.
-    """
+    """A receiver of alerts."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    """Its name in logs and metrics."""
     url: SecretStr
+    """Where alerts are posted; secret, because many receivers put a token into it. No link-local address, and https,
+    except for this machine.
+    """
     allow_http: bool = False
+    """Whether `url` may be http although it is on another machine."""
     secret: SecretStr | None = None
+    """Key of the signature, ``whsec_`` and 24 to 64 bytes in Base64."""
     secret_file: Path | None = None
+    """File with the key, instead of `secret`."""
     severity: Literal["warning", "critical"] = "warning"
+    """``critical``: no warnings are sent."""
     ca: Path | None = None
+    """PEM file with the authorities to trust; default: this machine's."""
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -148,36 +143,34 @@ class Webhook(BaseModel):
 
 
 class Oidc(BaseModel):
-    """The OpenID Connect provider that users sign in to the dashboard with.
-
-    Attributes:
-        issuer: Address of the provider, exactly as in its metadata; https, or http on this machine.
-        client_id: Id of this service at the provider; its redirect URI there is ``https://HOST/signin/oidc/callback``.
-        client_secret: Secret of this service; None, and no `client_secret_file`: a public client.
-        client_secret_file: File with the secret, instead of `client_secret`.
-        name: Text of the link on the sign-in page.
-        scopes: Scopes to ask for.
-        subject_claim: Claim that becomes the subject, which owns jobs. ``email`` has to be verified. Choose no claim
-            that users may change.
-        roles_claim: Claim with the groups of the user: a list, or one text.
-        roles: Group → role. The highest one counts; users without a role are refused.
-        session_s: Lifetime of a session, which is not renewed.
-        ca: PEM file with the authorities to trust; default: this machine's.
-    """
+    """The OpenID Connect provider that users sign in to the dashboard with."""
 
     model_config = ConfigDict(extra="forbid")
 
     issuer: str
+    """Address of the provider, exactly as in its metadata; https, or http on this machine."""
     client_id: str = Field(min_length=1)
+    """Id of this service at the provider; its redirect URI there is ``https://HOST/signin/oidc/callback``."""
     client_secret: SecretStr | None = None
+    """Secret of this service; None, and no `client_secret_file`: a public client."""
     client_secret_file: Path | None = None
+    """File with the secret, instead of `client_secret`."""
     name: str = Field("single sign-on", min_length=1, max_length=60)
+    """Text of the link on the sign-in page."""
     scopes: str = Field("openid email profile", pattern=r"(^| )openid( |$)")
+    """Scopes to ask for."""
     subject_claim: str = Field("email", min_length=1)
+    """Claim that becomes the subject, which owns jobs. ``email`` has to be verified. Choose no claim that users may
+    change.
+    """
     roles_claim: str = Field("groups", min_length=1)
+    """Claim with the groups of the user: a list, or one text."""
     roles: dict[str, Literal["viewer", "operator", "admin"]] = Field(min_length=1)
+    """Group → role. The highest one counts; users without a role are refused."""
     session_s: Duration = Field(8 * 3600.0, gt=0, le=86_400)
+    """Lifetime of a session, which is not renewed."""
     ca: Path | None = None
+    """PEM file with the authorities to trust; default: this machine's."""
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -213,43 +206,7 @@ def _random_name() -> str:
 
 
 class ApiSettings(BaseSettings):
-    """All settings of one replica. Durations take a unit: ``10s``, ``500ms``; a plain number is in seconds.
-
-    Attributes:
-        home: ``CLONOS_HOME``; directory of the embedded database.
-        host: Address to listen on.
-        port: Port to listen on; 0: a free one.
-        database_url: URL for SQLAlchemy with an asynchronous driver (``postgresql+psycopg://…``); default: SQLite
-            below `home`. Secret, because it may contain a password.
-        savepoints: Directory (path or URI) of savepoints whose request names none; default: below `home`.
-        shared_checkpoints: Directory that all hosts can access; jobs with a checkpoint below it can change hosts.
-        checkpoint_roots: Directories below which jobs may keep checkpoints and savepoints that their requests locate;
-            default: any. Admins are not restricted.
-        tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS. Changed files are loaded within
-            seconds.
-        tls_key: PEM file with the key.
-        auth: Whether requests need a token. Turn it off only on a single-user machine.
-        allowed_hosts: Accepted values of ``Host``, besides the loopback names and `host`.
-        allowed_origins: Accepted values of ``Origin``, besides the service's own.
-        public_url: Address of the service in browsers, such as ``https://tools.example.org/clonos`` behind a proxy; its
-            path is the prefix of all links, cookies and redirects, and alerts link to the runbook there. Default: the
-            address of each request, without a prefix.
-        trusted_proxies: Addresses and networks of proxies. For requests from them, the client's address and the scheme
-            are those of ``X-Forwarded-For`` and ``X-Forwarded-Proto``; default: none, the headers are ignored.
-        replica: Name of this replica in the leader's lease; default: random.
-        heartbeat_s: Interval of keep-alive messages in event streams.
-        docs: Directory of the documentation site, which the service serves below ``/docs``; default: that of the
-            installed wheel, else ``build/docs`` of the clone that the service runs from.
-        ready_file: File to which the service writes its address, as JSON, once it accepts requests.
-        reconcile: Whether this replica can become the leader.
-        host_heartbeat_s: Interval of agents' heartbeats.
-        standby_heartbeat_s: Interval of heartbeats of hosts with a standby, or with a driver that has a ready standby.
-            A standby takes over after four missing heartbeats, before the host counts as lost.
-        host_lease_s: A host without heartbeats for this time is lost. It is more than three heartbeats, so that
-            three in a row have to fail.
-        oidc: Provider of the dashboard's sign-in, besides API tokens; default: none.
-        webhooks: Receivers of alerts; only the environment sets them, no request does.
-    """
+    """All settings of one replica. Durations take a unit: ``10s``, ``500ms``; a plain number is in seconds."""
 
     model_config = SettingsConfigDict(
         env_prefix="CLONOS_API__",
@@ -259,30 +216,69 @@ class ApiSettings(BaseSettings):
     )
 
     home: Path = Field(default_factory=lambda: ClonosSettings().home)
+    """``CLONOS_HOME``; directory of the embedded database."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = Field(8484, ge=0, le=65_535)
+    """Port to listen on; 0: a free one."""
     database_url: SecretStr | None = None
+    """URL for SQLAlchemy with an asynchronous driver (``postgresql+psycopg://…``); default: SQLite below `home`.
+    Secret, because it may contain a password.
+    """
     savepoints: str | None = None
+    """Directory (path or URI) of savepoints whose request names none; default: below `home`."""
     shared_checkpoints: str | None = None
+    """Directory that all hosts can access; jobs with a checkpoint below it can change hosts."""
     checkpoint_roots: list[str] = Field(default_factory=list)
+    """Directories below which jobs may keep checkpoints and savepoints that their requests locate; default: any. Admins
+    are not restricted.
+    """
     tls_cert: Path | None = None
+    """PEM file with the certificate; with `tls_key`, connections use TLS. Changed files are loaded within seconds."""
     tls_key: Path | None = None
+    """PEM file with the key."""
     auth: bool = True
+    """Whether requests need a token. Turn it off only on a single-user machine."""
     allowed_hosts: list[str] = Field(default_factory=list)
+    """Accepted values of ``Host``, besides the loopback names and `host`."""
     allowed_origins: list[str] = Field(default_factory=list)
+    """Accepted values of ``Origin``, besides the service's own."""
     public_url: str = ""
+    """Address of the service in browsers, such as ``https://tools.example.org/clonos`` behind a proxy; its path is the
+    prefix of all links, cookies and redirects, and alerts link to the runbook there. Default: the address of each
+    request, without a prefix.
+    """
     trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list)
+    """Addresses and networks of proxies. For requests from them, the client's address and the scheme are those of
+    ``X-Forwarded-For`` and ``X-Forwarded-Proto``; default: none, the headers are ignored.
+    """
     replica: str = Field(default_factory=_random_name, min_length=1, max_length=40)
+    """Name of this replica in the leader's lease; default: random."""
     heartbeat_s: Duration = Field(15.0, gt=0)
+    """Interval of keep-alive messages in event streams."""
     docs: Path = Field(default_factory=_documentation)
+    """Directory of the documentation site, which the service serves below ``/docs``; default: that of the installed
+    wheel, else ``build/docs`` of the clone that the service runs from.
+    """
     ready_file: Path | None = None
+    """File to which the service writes its address, as JSON, once it accepts requests."""
     reconcile: bool = True
+    """Whether this replica can become the leader."""
     host_heartbeat_s: Duration = Field(1.0, gt=0)
+    """Interval of agents' heartbeats."""
     standby_heartbeat_s: Duration = Field(0.25, gt=0)
+    """Interval of heartbeats of hosts with a standby, or with a driver that has a ready standby. A standby takes over
+    after four missing heartbeats, before the host counts as lost.
+    """
     host_lease_s: Duration = Field(4.0, gt=0)
+    """A host without heartbeats for this time is lost. It is more than three heartbeats, so that three in a row have to
+    fail.
+    """
     limits: Limits = Limits()
     oidc: Oidc | None = None
+    """Provider of the dashboard's sign-in, besides API tokens; default: none."""
     webhooks: list[Webhook] = Field(default_factory=list, max_length=20)
+    """Receivers of alerts; only the environment sets them, no request does."""
 
     @field_validator("public_url")
     @classmethod

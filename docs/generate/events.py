@@ -9,6 +9,7 @@ from typing import Final
 
 from markdown_text import NOTE, code, prose, table
 
+from clonos.documents import meanings
 from clonos.resources.event_types import EVENT_KINDS
 from clonos.telemetry.driver_events import TYPES, Counted, DriverEvent, Report
 
@@ -53,23 +54,14 @@ def _when(kind: type[DriverEvent]) -> str:
 
 
 def _fields(kind: type[DriverEvent]) -> str:
-    meanings: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        meanings |= _attributes(base)
+    described = meanings(kind)
     shared = next((base for base in _SHARED if issubclass(kind, base) and kind is not base), DriverEvent)
     own = [name for name in kind.__struct_fields__ if name not in shared.__struct_fields__]
     texts = [
-        f"{f'*{code(name)}*' if name in kind.long else code(name)}: {_linked(meanings[name].rstrip('.'))}"
+        f"{f'*{code(name)}*' if name in kind.long else code(name)}: {_linked(prose(described[name]).rstrip('.'))}"
         for name in own
     ]
     return "; ".join([*texts, *([_SHARED[shared]] if shared in _SHARED else [])])
-
-
-def _attributes(kind: type) -> Mapping[str, str]:
-    """Attribute → its meaning, from the section `Attributes` of a class's docstring."""
-    _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
-    entries = re.split(r"\n    (?=\w+: )", "\n" + section)
-    return {name: prose(text) for name, _, text in (entry.partition(": ") for entry in entries[1:])}
 
 
 def _linked(text: str) -> str:

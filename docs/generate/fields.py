@@ -1,4 +1,4 @@
-"""Fields of pydantic models as rows. Their meaning is the section `Attributes` of the class's docstring."""
+"""Fields of pydantic models as rows. Their meaning is the text below each field in its class."""
 
 from __future__ import annotations
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
 import inspect
-import re
+import itertools
+import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,8 +31,6 @@ _OFTEN: Final[Mapping[str, str]] = {
     "checkpointLocation": "checkpoint",
 }
 _CLOSE: Final = 0.6
-_ATTRIBUTES: Final = "\n\nAttributes:\n"
-_ATTRIBUTE: Final = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 
 def read_yaml(path: Path, model: type[T], described: str) -> T:
@@ -78,8 +79,8 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mapping[str, str] | None = None) -> None:
-    """Add the meaning of each field to a JSON Schema, from the docstring of `model` or from `known`."""
-    schema["description"] = schema.get("description", "").partition(_ATTRIBUTES)[0]
+    """Add the meaning of each field to a JSON Schema, from the class `model` or from `known`."""
+    schema.setdefault("description", "")
     texts = {**(known or {}), **meanings(model)}
     for name, field in model.model_fields.items():
         described = schema.get("properties", {}).get(field.alias or name)
@@ -88,16 +89,30 @@ def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mappi
 
 
 def meanings(model: type) -> Mapping[str, str]:
-    """Return the meaning of each field, also of inherited ones: the section ``Attributes`` of the docstrings."""
+    """Return the meaning of each field, also of inherited ones: the text below the field in its class."""
     texts: dict[str, str] = {}
     for cls in reversed(model.__mro__):
-        names: list[str] = []
-        section = inspect.cleandoc(cls.__doc__ or "").partition(_ATTRIBUTES)[2]
-        for line in section.partition("\n\n")[0].splitlines():
-            entry = _ATTRIBUTE.fullmatch(line)
-            names = entry[1].split(", ") if entry else names
-            texts |= {name: entry[2] if entry else f"{texts[name]} {line.strip()}" for name in names}
+        texts |= _texts_of(cls.__module__).get(cls.__qualname__, {})
     return texts
+
+
+@functools.cache
+def _texts_of(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Return class → field → the text below the field in the source of a module."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError):  # without a source: builtin, or made at run time
+        return {}
+    return {
+        cls.name: {
+            field.target.id: " ".join(text.split())
+            for field, below in itertools.pairwise(cls.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(below, ast.Expr) and isinstance(text := getattr(below.value, "value", None), str)
+        }
+        for cls in tree.body
+        if isinstance(cls, ast.ClassDef)
+    }
 
 
 def explain(

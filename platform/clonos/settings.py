@@ -19,39 +19,36 @@ SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 
 
 class KafkaSettings(BaseModel):
-    """Addresses and credentials of Kafka.
-
-    Attributes:
-        bootstrap_servers: Comma-separated ``host:port``. Empty: the embedded broker of `Settings.home`.
-        security_protocol: Protocol of the connection.
-        sasl_mechanism: Mechanism of the login; required with a SASL protocol.
-        sasl_username: User of the login.
-        sasl_password: Password of the login.
-        sasl_oauth_token_url: Token endpoint of the OpenID Connect provider, for OAUTHBEARER.
-        sasl_oauth_client_id: Id of the client at the provider.
-        sasl_oauth_client_secret: Secret of the client.
-        sasl_oauth_scope: Scope of the requested tokens.
-        sasl_oauth_extensions: SASL extensions that the cluster requires, such as ``logicalCluster``.
-        ssl_ca_location: PEM file with trusted certificate authorities.
-        ssl_certificate_location: PEM file with the client certificate, for mutual TLS.
-        ssl_key_location: PEM file with the client key, for mutual TLS.
-        ssl_key_password: Password of the client key.
-    """
+    """Addresses and credentials of Kafka."""
 
     bootstrap_servers: str = ""
+    """Comma-separated ``host:port``. Empty: the embedded broker of `Settings.home`."""
     security_protocol: SecurityProtocol = "PLAINTEXT"
+    """Protocol of the connection."""
     sasl_mechanism: SaslMechanism | None = None
+    """Mechanism of the login; required with a SASL protocol."""
     sasl_username: str | None = None
+    """User of the login."""
     sasl_password: SecretStr | None = None
+    """Password of the login."""
     sasl_oauth_token_url: str = Field("", pattern=_ADDRESS)
+    """Token endpoint of the OpenID Connect provider, for OAUTHBEARER."""
     sasl_oauth_client_id: str = ""
+    """Id of the client at the provider."""
     sasl_oauth_client_secret: SecretStr | None = None
+    """Secret of the client."""
     sasl_oauth_scope: str = ""
+    """Scope of the requested tokens."""
     sasl_oauth_extensions: dict[str, str] = Field(default_factory=dict)
+    """SASL extensions that the cluster requires, such as ``logicalCluster``."""
     ssl_ca_location: Path | None = None
+    """PEM file with trusted certificate authorities."""
     ssl_certificate_location: Path | None = None
+    """PEM file with the client certificate, for mutual TLS."""
     ssl_key_location: Path | None = None
+    """PEM file with the client key, for mutual TLS."""
     ssl_key_password: SecretStr | None = None
+    """Password of the client key."""
 
     @model_validator(mode="after")
     def _check_oauth(self) -> Self:
@@ -69,59 +66,50 @@ class KafkaSettings(BaseModel):
 
 
 class RegistrySettings(BaseModel):
-    """Address and credentials of a Schema Registry.
-
-    Attributes:
-        url: Address without credentials; comma-separated for several.
-        username: User of basic authentication.
-        password: Password of basic authentication.
-        ssl_ca_location: PEM file with trusted certificate authorities; default: this machine's.
-        ssl_certificate_location: PEM file with the client certificate, for mutual TLS.
-        ssl_key_location: PEM file with the client key, for mutual TLS.
-        ssl_key_password: Password of the client key.
-        timeout_s: Seconds for one request.
-    """
+    """Address and credentials of a Schema Registry."""
 
     url: str = ""
+    """Address without credentials; comma-separated for several."""
     username: str | None = None
+    """User of basic authentication."""
     password: SecretStr | None = None
+    """Password of basic authentication."""
     ssl_ca_location: Path | None = None
+    """PEM file with trusted certificate authorities; default: this machine's."""
     ssl_certificate_location: Path | None = None
+    """PEM file with the client certificate, for mutual TLS."""
     ssl_key_location: Path | None = None
+    """PEM file with the client key, for mutual TLS."""
     ssl_key_password: SecretStr | None = None
+    """Password of the client key."""
     timeout_s: float = Field(5.0, gt=0)
+    """Seconds for one request."""
 
 
 class TraceSettings(BaseModel):
-    """Settings for the export of OpenTelemetry traces.
-
-    Attributes:
-        endpoint: OTLP/HTTP address with its path, such as ``http://collector:4318/v1/traces``; empty: disabled.
-        headers: Headers of each request, such as an API key.
-        timeout_s: Seconds for one request.
-        queue_size: Maximum number of spans that wait for export; further spans are dropped.
-    """
+    """Settings for the export of OpenTelemetry traces."""
 
     endpoint: str = Field("", pattern=_ADDRESS)
+    """OTLP/HTTP address with its path, such as ``http://collector:4318/v1/traces``; empty: disabled."""
     headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Headers of each request, such as an API key."""
     timeout_s: float = Field(5.0, gt=0)
+    """Seconds for one request."""
     queue_size: int = Field(2048, ge=1)
+    """Maximum number of spans that wait for export; further spans are dropped."""
 
 
 class LineageSettings(BaseModel):
-    """Settings for the export of OpenLineage events.
-
-    Attributes:
-        url: Address of the OpenLineage backend; empty: disabled.
-        namespace: OpenLineage namespace of the jobs.
-        api_key: API key of the backend.
-        timeout_s: Seconds for one request.
-    """
+    """Settings for the export of OpenLineage events."""
 
     url: str = Field("", pattern=_ADDRESS)
+    """Address of the OpenLineage backend; empty: disabled."""
     namespace: str = "clonos"
+    """OpenLineage namespace of the jobs."""
     api_key: SecretStr | None = None
+    """API key of the backend."""
     timeout_s: float = Field(5.0, gt=0)
+    """Seconds for one request."""
 
 
 def _default_home() -> Path:
@@ -134,33 +122,31 @@ def _default_cache() -> Path:
 
 
 class Settings(BaseSettings):
-    """All settings of one process.
-
-    Attributes:
-        home: Directory of checkpoints, logs and the embedded broker's data.
-        scratch: Directory of temporary files of drivers that `clonos run` starts; default ``scratch`` in `home`. It
-            needs room for the rows of an epoch and Spark's blocks.
-        cache: Directory of downloads, such as the jars.
-        ivy_settings: Ivy settings file, for a mirror of Maven Central.
-        log_format: Readable log lines (``console``) or JSON lines (``json``).
-        log_level: Minimum level of log lines.
-        api_allow_http: Send a token to a control plane on another machine also without TLS.
-        kafka: Address and credentials of Kafka.
-        registry: Address and credentials of the Schema Registry.
-        traces: Export of OpenTelemetry traces.
-        lineage: Export of OpenLineage events.
-    """
+    """All settings of one process."""
 
     model_config = SettingsConfigDict(env_prefix="CLONOS_", env_nested_delimiter="__", extra="ignore")
 
     home: Path = Field(default_factory=_default_home)
+    """Directory of checkpoints, logs and the embedded broker's data."""
     scratch: Path | None = None
+    """Directory of temporary files of drivers that `clonos run` starts; default ``scratch`` in `home`. It needs room
+    for the rows of an epoch and Spark's blocks.
+    """
     cache: Path = Field(default_factory=_default_cache)
+    """Directory of downloads, such as the jars."""
     ivy_settings: Path | None = None
+    """Ivy settings file, for a mirror of Maven Central."""
     log_format: Literal["console", "json"] = "console"
+    """Readable log lines (``console``) or JSON lines (``json``)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Minimum level of log lines."""
     api_allow_http: bool = False
+    """Send a token to a control plane on another machine also without TLS."""
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    """Address and credentials of Kafka."""
     registry: RegistrySettings = Field(default_factory=RegistrySettings)
+    """Address and credentials of the Schema Registry."""
     traces: TraceSettings = Field(default_factory=TraceSettings)
+    """Export of OpenTelemetry traces."""
     lineage: LineageSettings = Field(default_factory=LineageSettings)
+    """Export of OpenLineage events."""

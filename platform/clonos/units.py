@@ -27,13 +27,10 @@ _SIZE: Final = "a number with k, m or g, such as 512m"
 
 @dataclass(frozen=True)
 class Unit:
-    """Annotation of a model field whose value users write with a unit, such as ``10s``.
-
-    Attributes:
-        expected: Description of the expected form, for error messages.
-    """
+    """Annotation of a model field whose value users write with a unit, such as ``10s``."""
 
     expected: str
+    """Description of the expected form, for error messages."""
 
 
 def parse_duration(text: str) -> float:

@@ -31,13 +31,10 @@ _TIMEOUT_S = 2.0
 
 
 class Alive(Resource):
-    """Response of the liveness and readiness routes if the check succeeds.
-
-    Attributes:
-        status: Always ``ok``; a failed check is a problem.
-    """
+    """Response of the liveness and readiness routes if the check succeeds."""
 
     status: Literal["ok"] = "ok"
+    """Always ``ok``; a failed check is a problem."""
 
 
 @open_router.head("/live", include_in_schema=False)

@@ -28,17 +28,11 @@ GROWS_FOR_S: Final = 90.0
 
 @dataclass(frozen=True)
 class MeasuredProcess:
-    """The process of a run.
+    """The process of a run."""
 
-    Attributes:
-        standby: Whether it is a standby.
-        pid: Its process id.
-        age_s: Seconds since the run's attempt began. A pool driver is older than the attempt that it serves.
-    """
-
-    standby: bool
-    pid: int
-    age_s: float
+    standby: bool  # whether it is a standby
+    pid: int  # its process id
+    age_s: float  # seconds since the run's attempt began. A pool driver is older than the attempt that it serves.
 
 
 class CapacityMeter:

@@ -26,51 +26,34 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class StoredWork(BaseModel):
-    """The work that the agent received last.
+    """The work that the agent received last."""
 
-    Attributes:
-        agent: Id of the host, given by the control plane that assigned the work.
-    """
-
-    agent: str
+    agent: str  # id of the host, given by the control plane that assigned the work
     work: Work
 
 
 class RunRecord(BaseModel):
-    """The state of a run on disk: enough to continue after the agent was killed at any moment.
-
-    Attributes:
-        attempt: Number of drivers started so far.
-        consecutive_failures: Failures since an attempt was last healthy (`clonos.agent.restart_policy.is_healthy`),
-            including those of the job's earlier runs.
-        started: Time just before the attempt started; its driver may exist before `pid` is written.
-        pid: Process id of the driver, also the id of its session.
-        identity: Identity of the driver's process, which no later process with the same id has.
-        events_offset: Offset in bytes at which the attempt's events begin.
-        ended: Time when the end of the attempt was recorded.
-        exit_code: Exit code of the newest attempt that ended.
-        failure: Failure of the newest attempt that ended; None if it had none.
-        final: Whether no further attempt follows.
-        standby: Whether the attempt was started as a standby and has not been promoted.
-        pool_driver: Name of the pool driver that the driver was before (`clonos.agent.warm_pool`), or empty.
-        driver_since: Time at which the run began to drive the job; None: the run has only been a standby.
-    """
+    """The state of a run on disk: enough to continue after the agent was killed at any moment."""
 
     model_config = ConfigDict(frozen=True)
 
-    attempt: int = 0
+    attempt: int = 0  # number of drivers started so far
+    # Failures since an attempt was last healthy (`clonos.agent.restart_policy.is_healthy`), including those of the
+    # job's earlier runs.
     consecutive_failures: int = 0
+    # Time just before the attempt started; its driver may exist before `pid` is written.
     started: datetime | None = None
-    pid: int | None = None
-    identity: str = ""
-    events_offset: int = 0
-    ended: datetime | None = None
-    exit_code: int | None = None
-    failure: Failure | None = None
-    final: bool = False
-    standby: bool = False
+    pid: int | None = None  # process id of the driver, also the id of its session
+    identity: str = ""  # identity of the driver's process, which no later process with the same id has
+    events_offset: int = 0  # offset in bytes at which the attempt's events begin
+    ended: datetime | None = None  # time when the end of the attempt was recorded
+    exit_code: int | None = None  # exit code of the newest attempt that ended
+    failure: Failure | None = None  # failure of the newest attempt that ended; None if it had none
+    final: bool = False  # whether no further attempt follows
+    standby: bool = False  # whether the attempt was started as a standby and has not been promoted
+    # Time at which the run began to drive the job; None: the run has only been a standby.
     driver_since: datetime | None = None
-    pool_driver: str = ""
+    pool_driver: str = ""  # name of the pool driver that the driver was before (`clonos.agent.warm_pool`), or empty
 
     @property
     def open(self) -> bool:

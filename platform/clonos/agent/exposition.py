@@ -25,37 +25,24 @@ _SNAPSHOT_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A run on this host, for the metrics.
-
-    Attributes:
-        role: ``driver`` or ``standby``.
-        state: State of the run (`clonos.resources.jobs.Run`).
-        attempts: Number of driver processes started, including the job's earlier runs.
-    """
+    """A run on this host, for the metrics."""
 
     job: str
     run: str
-    role: str
-    state: str
-    attempts: int
+    role: str  # ``driver`` or ``standby``
+    state: str  # state of the run (`clonos.resources.jobs.Run`)
+    attempts: int  # number of driver processes started, including the job's earlier runs
     pid: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """The values of the agent's metrics at one moment.
+    """The values of the agent's metrics at one moment."""
 
-    Attributes:
-        drivers: The runs on this host.
-        slots: Maximum number of drivers.
-        pool_drivers: Number of warm drivers without a job.
-        unanswered_s: Seconds since the last response of the control plane.
-    """
-
-    drivers: tuple[Driver, ...]
-    slots: int
-    pool_drivers: int
-    unanswered_s: float
+    drivers: tuple[Driver, ...]  # the runs on this host
+    slots: int  # maximum number of drivers
+    pool_drivers: int  # number of warm drivers without a job
+    unanswered_s: float  # seconds since the last response of the control plane
 
 
 @contextlib.contextmanager

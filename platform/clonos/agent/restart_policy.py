@@ -63,17 +63,12 @@ def _age_s(since: datetime | None) -> float:
 
 @dataclass(frozen=True)
 class AttemptOutcome:
-    """The outcome of an attempt: why its driver exited, and whether to start another attempt.
+    """The outcome of an attempt: why its driver exited, and whether to start another attempt."""
 
-    Attributes:
-        exit_code: Exit code of the driver; None: unknown; negative: minus the number of the signal that killed it.
-        failure: None if the driver exited as intended.
-        retry: Whether another attempt can succeed.
-    """
-
+    # Exit code of the driver; None: unknown; negative: minus the number of the signal that killed it.
     exit_code: int | None
-    failure: Failure | None
-    retry: bool
+    failure: Failure | None  # None if the driver exited as intended
+    retry: bool  # whether another attempt can succeed
 
     def with_time_of(self, earlier: Failure | None) -> AttemptOutcome:
         """Return a copy of the outcome whose failure has the time of the failure `earlier`, if both failures exist."""

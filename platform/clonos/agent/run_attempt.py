@@ -71,24 +71,15 @@ class ResponsivenessTimer:
 
 @dataclass(frozen=True)
 class HostContext:
-    """The settings and objects of an agent that the supervisors of all its runs share.
+    """The settings and objects of an agent that the supervisors of all its runs share."""
 
-    Attributes:
-        settings: Settings of the agent.
-        artifacts: The agent's copies of job code.
-        memory: Memory limits of drivers.
-        pool: The agent's pool drivers.
-        changed: Called when there is a change to report at once.
-        failed: Called in its place when a driver failed that another may replace.
-        is_isolated: Returns whether the control plane has been unreachable for longer than the host's lease.
-    """
-
-    settings: AgentSettings
-    artifacts: Artifacts
-    memory: MemoryLimits
-    pool: WarmPool
-    changed: Callable[[], None]
-    failed: Callable[[], None]
+    settings: AgentSettings  # settings of the agent
+    artifacts: Artifacts  # the agent's copies of job code
+    memory: MemoryLimits  # memory limits of drivers
+    pool: WarmPool  # the agent's pool drivers
+    changed: Callable[[], None]  # called when there is a change to report at once
+    failed: Callable[[], None]  # called in its place when a driver failed that another may replace
+    # Returns whether the control plane has been unreachable for longer than the host's lease.
     is_isolated: Callable[[], bool]
 
 

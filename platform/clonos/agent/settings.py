@@ -23,78 +23,61 @@ POOL_DRIVER_COMMAND: Final = (sys.executable, "-m", "clonos", "pool-driver", "{f
 
 
 class AgentSettings(BaseModel):
-    """Settings of one agent.
-
-    Attributes:
-        api: Address of the control plane, such as ``https://control:8484``.
-        name: Name of the agent and of its host, unique among the agents; the same after a restart.
-        failure_domain: Name shared by the hosts that fail together (rack, zone); default the host's own name.
-        slots: Maximum number of drivers at the same time.
-        pool_size: Number of warm drivers without a job, for recoveries, standbys and jobs with
-            ``standby: {mode: pool}``; they take no slots.
-        labels: Labels of the host, reported at its registration.
-        token_file: Holds the agent's token. It is read for each request, so that a token can be replaced.
-        ca: PEM file with the authorities to trust; default: this machine's.
-        home: ``CLONOS_HOME``. The agent's files are below ``agent/<name>``, the checkpoints below ``jobs``.
-        cache: ``CLONOS_CACHE``, the directory of jars and start-up caches.
-        command: Command of a driver; the arguments ``{spec}`` and ``{events}`` are replaced by paths.
-        ending_command: Command that ends the transactions of a killed driver; ``{job}`` is replaced by the job's name.
-            Empty: they end when they time out.
-        task_command: Command of a task: it reads the task from standard input and prints the result.
-        cluster_check_command: Command of a check of a Spark cluster: it reads the cluster's description from standard
-            input and prints a `ClusterReport`.
-        pool_driver_command: Command of a pool driver; ``{folder}`` is replaced by its directory, ``{agent}`` by the
-            agent's process id.
-        driver_environment: Additional environment variables of drivers.
-        uid: User that drivers run as; the agent must be root then. Default the agent's own user.
-        uids: Users of drivers, such as ``20000-20999``: each owner of jobs has one. The agent must be root then.
-        gid: Group of `uid`; default the group with the number of the user.
-        memory_limit_mb: Limit of one driver with its child processes, in MiB, on hosts with cgroup v2.
-        cgroup: A delegated cgroup (v2) that contains the cgroups of the drivers; default the agent's own.
-        log_bytes: A driver's log is rotated at this size; one previous file remains.
-        events_bytes: The disk space of events that the control plane has is freed in pieces of this size.
-        stop_drivers: Stop the drivers when the agent stops; otherwise they keep running and the next agent adopts
-            them.
-        stop_grace_s: Drivers that do not stop within this time (seconds) are killed.
-        driver_heartbeat_timeout_s: A driver without a heartbeat for this time is killed and restarted; 0: never.
-            Drivers send one each second.
-        measure_s: Seconds between two measurements of checkpoint sizes.
-        archive: Limits of an artifact's size, packed and unpacked.
-        metrics: ``host:port`` that serves ``/metrics`` for Prometheus; default none.
-        secrets: Directory with a file for each secret that specifications refer to; default below `home`.
-    """
+    """Settings of one agent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    api: str
+    api: str  # address of the control plane, such as ``https://control:8484``
+    # Name of the agent and of its host, unique among the agents; the same after a restart.
     name: str = Field(default_factory=socket.gethostname, pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
-    failure_domain: str = ""
-    slots: int = Field(2, ge=1, le=1000)
+    failure_domain: str = ""  # name shared by the hosts that fail together (rack, zone); default the host's own name
+    slots: int = Field(2, ge=1, le=1000)  # maximum number of drivers at the same time
+    # Number of warm drivers without a job, for recoveries, standbys and jobs with ``standby: {mode: pool}``; they take
+    # no slots.
     pool_size: int = Field(0, ge=0, le=100)
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)  # labels of the host, reported at its registration
+    # Holds the agent's token. It is read for each request, so that a token can be replaced.
     token_file: Path | None = None
-    ca: Path | None = None
+    ca: Path | None = None  # PEM file with the authorities to trust; default: this machine's
+    # ``CLONOS_HOME``. The agent's files are below ``agent/<name>``, the checkpoints below ``jobs``.
     home: Path = Field(default_factory=lambda: Settings().home)
+    # ``CLONOS_CACHE``, the directory of jars and start-up caches.
     cache: Path = Field(default_factory=lambda: Settings().cache)
+    # Command of a driver; the arguments ``{spec}`` and ``{events}`` are replaced by paths.
     command: tuple[str, ...] = RUN_COMMAND
+    # Command of a task: it reads the task from standard input and prints the result.
     task_command: tuple[str, ...] = TASK_COMMAND
+    # Command of a check of a Spark cluster: it reads the cluster's description from standard input and prints a
+    # `ClusterReport`.
     cluster_check_command: tuple[str, ...] = CLUSTER_CHECK_COMMAND
+    # Command of a pool driver; ``{folder}`` is replaced by its directory, ``{agent}`` by the agent's process id.
     pool_driver_command: tuple[str, ...] = POOL_DRIVER_COMMAND
+    # Command that ends the transactions of a killed driver; ``{job}`` is replaced by the job's name. Empty: they end
+    # when they time out.
     ending_command: tuple[str, ...] = ENDING_COMMAND
-    driver_environment: dict[str, str] = Field(default_factory=dict)
+    driver_environment: dict[str, str] = Field(default_factory=dict)  # additional environment variables of drivers
+    # User that drivers run as; the agent must be root then. Default the agent's own user.
     uid: int | None = Field(None, ge=1)
+    # Users of drivers, such as ``20000-20999``: each owner of jobs has one. The agent must be root then.
     uids: str | None = Field(None, pattern=r"^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")
-    gid: int | None = Field(None, ge=1)
+    gid: int | None = Field(None, ge=1)  # group of `uid`; default the group with the number of the user
+    # Limit of one driver with its child processes, in MiB, on hosts with cgroup v2.
     memory_limit_mb: int | None = Field(None, ge=64)
+    # A delegated cgroup (v2) that contains the cgroups of the drivers; default the agent's own.
     cgroup: Path | None = None
-    log_bytes: int = Field(16 << 20, ge=1 << 12)
+    log_bytes: int = Field(16 << 20, ge=1 << 12)  # A driver's log is rotated at this size; one previous file remains
+    # The disk space of events that the control plane has is freed in pieces of this size.
     events_bytes: int = Field(16 << 20, ge=1 << 12)
+    # Stop the drivers when the agent stops; otherwise they keep running and the next agent adopts them.
     stop_drivers: bool = False
-    stop_grace_s: float = Field(10.0, gt=0)
+    stop_grace_s: float = Field(10.0, gt=0)  # drivers that do not stop within this time (seconds) are killed
+    # A driver without a heartbeat for this time is killed and restarted; 0: never. Drivers send one each second.
     driver_heartbeat_timeout_s: float = Field(10.0, ge=0)
-    measure_s: float = Field(60.0, gt=0)
-    archive: Limits = LIMITS
+    measure_s: float = Field(60.0, gt=0)  # seconds between two measurements of checkpoint sizes
+    archive: Limits = LIMITS  # limits of an artifact's size, packed and unpacked
+    # ``host:port`` that serves ``/metrics`` for Prometheus; default none.
     metrics: str | None = Field(None, pattern=r"^.+:[0-9]{1,5}$")
+    # Directory with a file for each secret that specifications refer to; default below `home`.
     secrets: Path | None = None
 
     @model_validator(mode="after")

@@ -37,27 +37,16 @@ _WARM_UP_LIMIT_S: Final = 900.0
 
 @dataclass
 class PoolDriver:
-    """The agent's view of a pool driver process.
+    """The agent's view of a pool driver process."""
 
-    Attributes:
-        name: Name of the pool driver; its processes have it in their environment, instead of a run's id.
-        folder: Directory of the pool driver.
-        pid: Process id, also the id of its session.
-        identity: Identity of the process, from `clonos.agent.process.identity`.
-        process: The process, as the agent supervises it.
-        started: Time of the start, in seconds of the monotonic clock.
-        sender: The open mailbox of the pool driver, once the pool has handed it out.
-        was_ready: Whether the pool driver was ready at least once.
-    """
-
-    name: str
-    folder: Path
-    pid: int
-    identity: str
-    process: DriverProcess
-    started: float
-    sender: Sender | None = None
-    was_ready: bool = False
+    name: str  # name of the pool driver; its processes have it in their environment, instead of a run's id
+    folder: Path  # directory of the pool driver
+    pid: int  # process id, also the id of its session
+    identity: str  # identity of the process, from `clonos.agent.process.identity`
+    process: DriverProcess  # the process, as the agent supervises it
+    started: float  # time of the start, in seconds of the monotonic clock
+    sender: Sender | None = None  # the open mailbox of the pool driver, once the pool has handed it out
+    was_ready: bool = False  # whether the pool driver was ready at least once
 
     @property
     def ready(self) -> bool:

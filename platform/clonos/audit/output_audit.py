@@ -30,24 +30,22 @@ _MISFIT: Final = "Of earlier epochs, no moment of the output fits: it has other 
 
 @dataclass(frozen=True)
 class OutputAudit:
-    """The result of an audit.
-
-    Attributes:
-        verified: Query → first and last epoch that is proved. Empty: none.
-        records: Number of records that these epochs published.
-        repeated: Lanes that have two markers for one epoch, as ``query epoch N lane M``: they were published twice.
-        incomplete: Committed epochs whose markers have fewer records than their commit, as ``query epoch N``.
-        distance: For an output and a log that are complete, and contradict each other: number of records that were
-            published more (above 0) or less than the markers say; 0: as many, with other content. None otherwise.
-        reason: Why nothing was proved, or not the newest epochs; empty if everything observed was.
-    """
+    """The result of an audit."""
 
     verified: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Query → first and last epoch that is proved. Empty: none."""
     records: int = 0
+    """Number of records that these epochs published."""
     repeated: tuple[str, ...] = ()
+    """Lanes that have two markers for one epoch, as ``query epoch N lane M``: they were published twice."""
     incomplete: tuple[str, ...] = ()
+    """Committed epochs whose markers have fewer records than their commit, as ``query epoch N``."""
     distance: int | None = None
+    """For an output and a log that are complete, and contradict each other: number of records that were published more
+    (above 0) or less than the markers say; 0: as many, with other content. None otherwise.
+    """
     reason: str = ""
+    """Why nothing was proved, or not the newest epochs; empty if everything observed was."""
 
     @property
     def clean(self) -> bool:

@@ -24,15 +24,12 @@ OnRead = Callable[[int, int], None]
 
 
 class Earlier(NamedTuple):
-    """The sums of an output before its last transactions.
-
-    Attributes:
-        sums: The oldest first, up to the first transaction that is not found.
-        fits: Whether that is all, or what is left of the output has fewer records than that transaction.
-    """
+    """The sums of an output before its last transactions."""
 
     sums: list[Sum]
+    """The oldest first, up to the first transaction that is not found."""
     fits: bool
+    """Whether that is all, or what is left of the output has fewer records than that transaction."""
 
 
 class VisibleOutput:

@@ -31,19 +31,12 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a command, with the values of the shared options.
+    """One call of a command, with the values of the shared options."""
 
-    Attributes:
-        client: The connection to the control plane.
-        output: Output format: ``table``, ``json`` or ``name``.
-        wait: Wait until the operation is complete.
-        quiet: Show no progress.
-    """
-
-    client: Client
-    output: str = "table"
-    wait: bool = True
-    quiet: bool = False
+    client: Client  # the connection to the control plane
+    output: str = "table"  # output format: ``table``, ``json`` or ``name``
+    wait: bool = True  # wait until the operation is complete
+    quiet: bool = False  # show no progress
 
     @property
     def as_json(self) -> bool:

@@ -22,15 +22,12 @@ _HINT: Final = "write the token of this host into it: clonos token create HOST -
 
 
 class _Renewed(msgspec.Struct, frozen=True):
-    """The token that has replaced another one.
-
-    Attributes:
-        replaces: SHA-256 of the token in the token file, hexadecimal.
-        token: The new token.
-    """
+    """The token that has replaced another one."""
 
     replaces: str
+    """SHA-256 of the token in the token file, hexadecimal."""
     token: str
+    """The new token."""
 
 
 class AgentToken:

@@ -27,15 +27,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass
 class Contexts:
-    """The contexts of a user.
-
-    Attributes:
-        current: Name of the context that commands use; `LOCAL`: the platform of ``clonos up``.
-        stored: Credentials by the name of their context.
-    """
+    """The contexts of a user."""
 
     current: str = LOCAL
+    """Name of the context that commands use; `LOCAL`: the platform of ``clonos up``."""
     stored: dict[str, Credentials] = field(default_factory=dict)
+    """Credentials by the name of their context."""
 
     @staticmethod
     def file() -> Path:

@@ -16,17 +16,14 @@ _FILE: Final = "credentials.json"
 
 @dataclass(frozen=True)
 class Credentials:
-    """How to reach a control plane.
-
-    Attributes:
-        api: Address, without a slash at its end.
-        token: API token; None for a control plane without authentication.
-        ca: PEM file with the certificate authorities to trust; None: this machine's.
-    """
+    """How to reach a control plane."""
 
     api: str
+    """Address, without a slash at its end."""
     token: str | None = None
+    """API token; None for a control plane without authentication."""
     ca: Path | None = None
+    """PEM file with the certificate authorities to trust; None: this machine's."""
 
     @staticmethod
     def file(home: Path) -> Path:

@@ -21,17 +21,14 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Submission:
-    """A job that was read from disk.
-
-    Attributes:
-        spec: Its specification.
-        packed: Its code, packed for the upload.
-        file: The file with the job's function.
-    """
+    """A job that was read from disk."""
 
     spec: JobSpec
+    """Its specification."""
     packed: Packed
+    """Its code, packed for the upload."""
     file: Path
+    """The file with the job's function."""
 
 
 def read_submission(

@@ -56,15 +56,10 @@ exec {java} {flags} "$@"
 
 @dataclass(frozen=True)
 class StartUpCache:
-    """An ahead-of-time cache (`clonos.embedded.aot`) that a JVM of Spark can use.
+    """An ahead-of-time cache (`clonos.embedded.aot`) that a JVM of Spark can use."""
 
-    Attributes:
-        flags: The JVM's flags.
-        class_path: The class path of the training run. A JVM uses the cache if its own begins with it.
-    """
-
-    flags: tuple[str, ...]
-    class_path: str
+    flags: tuple[str, ...]  # the JVM's flags
+    class_path: str  # the class path of the training run. A JVM uses the cache if its own begins with it.
 
 
 @functools.cache

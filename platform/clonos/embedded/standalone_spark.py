@@ -32,30 +32,19 @@ _FILES_KEPT_S: Final = 3600  # of applications that have ended
 
 @dataclass(frozen=True)
 class WorkerSize:
-    """What a worker offers to executors.
+    """What a worker offers to executors."""
 
-    Attributes:
-        cores: Task slots.
-        memory_mb: Sum of its executors' memory, in MiB. Spark only counts it; a worker itself needs little.
-    """
-
-    cores: int = 2
-    memory_mb: int = 4096
+    cores: int = 2  # task slots
+    memory_mb: int = 4096  # sum of its executors' memory, in MiB. Spark only counts it; a worker itself needs little.
 
 
 @dataclass(frozen=True)
 class MasterReport:
-    """What the master reports.
+    """What the master reports."""
 
-    Attributes:
-        status: ``ALIVE`` once it accepts applications; ``RECOVERING`` after its restart.
-        workers: Number of workers that are alive.
-        applications: Ids of the applications that run or wait for executors.
-    """
-
-    status: str
-    workers: int
-    applications: tuple[str, ...]
+    status: str  # ``ALIVE`` once it accepts applications; ``RECOVERING`` after its restart
+    workers: int  # number of workers that are alive
+    applications: tuple[str, ...]  # ids of the applications that run or wait for executors
 
 
 class _Worker(msgspec.Struct):

@@ -40,23 +40,18 @@ class _Part(BaseModel):
 
 
 class KubernetesSettings(_Part):
-    """How executors run as pods; only with a master ``k8s://…``.
-
-    Attributes:
-        image: Image of executors: Spark's version of the driver, Java, and Python unless the cluster has an
-            `environment`.
-        namespace: Namespace of the executors' pods.
-        service_account: Service account of these pods; empty: the default one of the namespace. Executors do not call
-            Kubernetes.
-        pod_template: File on the drivers' hosts with the template of an executor's pod; empty: none.
-        pull_secrets: Names of the secrets that nodes need to pull the image.
-    """
+    """How executors run as pods; only with a master ``k8s://…``."""
 
     image: str = Field(min_length=1, pattern=r"^\S+$")
+    """Image of executors: Spark's version of the driver, Java, and Python unless the cluster has an `environment`."""
     namespace: str = Field("default", pattern=_LABEL)
+    """Namespace of the executors' pods."""
     service_account: str = Field("", alias="serviceAccount", pattern=rf"^$|{_LABEL}")
+    """Service account of these pods; empty: the default one of the namespace. Executors do not call Kubernetes."""
     pod_template: str = Field("", alias="podTemplate", pattern=r"^(/\S+)?$")
+    """File on the drivers' hosts with the template of an executor's pod; empty: none."""
     pull_secrets: tuple[Annotated[str, Field(pattern=_LABEL)], ...] = Field((), alias="pullSecrets")
+    """Names of the secrets that nodes need to pull the image."""
 
     @property
     def spark_conf(self) -> dict[str, str]:
@@ -72,36 +67,37 @@ class KubernetesSettings(_Part):
 
 
 class ClusterSettings(_Part):
-    """How drivers use a Spark cluster: the field ``spec`` of a cluster file.
-
-    Attributes:
-        master: Master URL: ``spark://HOST:PORT[,HOST:PORT…]``, ``yarn`` or ``k8s://https://HOST:PORT``.
-        ui: Address of the master's web UI, such as ``http://127.0.0.1:8080``; empty: unknown.
-        spark_conf: Spark configuration of every application on the cluster, such as ``spark.driver.host`` or
-            ``spark.eventLog.dir``. It takes precedence over a job's configuration.
-        auth_secret: Name of the secret for ``spark.authenticate.secret``. The driver's host has it; neither a
-            specification nor the control plane does. Empty: a standalone cluster does not authenticate; on YARN and
-            Kubernetes, Spark generates a secret for each application.
-        trusted_network: Passwords may travel between driver and executors without encryption.
-        shared_locations: Location prefixes that the driver and all executors see alike, such as
-            ``file:///mnt/shared``. A checkpoint with the scheme ``file:`` must be below one of them.
-        python: Python interpreter of the executors; empty: the path of the driver's interpreter.
-        environment: Archive with a Python environment that Spark unpacks on each executor, such as
-            ``hdfs:///envs/clonos.tar.gz``; `python` is then a path inside of it (default ``bin/python``).
-        hosts: Hosts whose agents reach the cluster; empty: all hosts.
-        kubernetes: How executors run as pods; required with a master ``k8s://…``.
-    """
+    """How drivers use a Spark cluster: the field ``spec`` of a cluster file."""
 
     master: str
+    """Master URL: ``spark://HOST:PORT[,HOST:PORT…]``, ``yarn`` or ``k8s://https://HOST:PORT``."""
     ui: str = Field("", pattern=r"^(https?://\S+)?$")
+    """Address of the master's web UI, such as ``http://127.0.0.1:8080``; empty: unknown."""
     spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
+    """Spark configuration of every application on the cluster, such as ``spark.driver.host`` or ``spark.eventLog.dir``.
+    It takes precedence over a job's configuration.
+    """
     auth_secret: str = Field("", alias="authSecret", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")
+    """Name of the secret for ``spark.authenticate.secret``. The driver's host has it; neither a specification nor the
+    control plane does. Empty: a standalone cluster does not authenticate; on YARN and Kubernetes, Spark generates a
+    secret for each application.
+    """
     trusted_network: bool = Field(False, alias="trustedNetwork")
+    """Passwords may travel between driver and executors without encryption."""
     shared_locations: tuple[str, ...] = Field((), alias="sharedLocations")
+    """Location prefixes that the driver and all executors see alike, such as ``file:///mnt/shared``. A checkpoint with
+    the scheme ``file:`` must be below one of them.
+    """
     python: str = ""
+    """Python interpreter of the executors; empty: the path of the driver's interpreter."""
     environment: str = ""
+    """Archive with a Python environment that Spark unpacks on each executor, such as ``hdfs:///envs/clonos.tar.gz``;
+    `python` is then a path inside of it (default ``bin/python``).
+    """
     hosts: tuple[str, ...] = ()
+    """Hosts whose agents reach the cluster; empty: all hosts."""
     kubernetes: KubernetesSettings | None = None
+    """How executors run as pods; required with a master ``k8s://…``."""
 
     @field_validator("master")
     @classmethod
@@ -148,15 +144,12 @@ class ClusterSettings(_Part):
 
 
 class ClusterMetadata(_Part):
-    """Name and labels of a cluster.
-
-    Attributes:
-        name: Name of the cluster, which jobs name in `cluster`.
-        labels: Labels: name and value.
-    """
+    """Name and labels of a cluster."""
 
     name: Annotated[str, Field(max_length=100)]
+    """Name of the cluster, which jobs name in `cluster`."""
     labels: dict[str, str] = Field(default_factory=dict)
+    """Labels: name and value."""
 
     @field_validator("name")
     @classmethod
@@ -165,19 +158,16 @@ class ClusterMetadata(_Part):
 
 
 class ClusterSpec(_Part):
-    """The description of a Spark cluster, as in a ``cluster.yaml``.
-
-    Attributes:
-        api_version: Version of the format.
-        kind: Kind of the document.
-        metadata: Name and labels.
-        spec: The settings of the cluster.
-    """
+    """The description of a Spark cluster, as in a ``cluster.yaml``."""
 
     api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
+    """Version of the format."""
     kind: Literal["Cluster"] = "Cluster"
+    """Kind of the document."""
     metadata: ClusterMetadata
+    """Name and labels."""
     spec: ClusterSettings
+    """The settings of the cluster."""
 
     @property
     def name(self) -> str:
@@ -186,24 +176,22 @@ class ClusterSpec(_Part):
 
 
 class ClusterReport(_Part):
-    """What a check application saw on a cluster (`clonos.driver.cluster_check`).
-
-    Attributes:
-        spark: Version of Spark on the driver and the executors; differing versions separated by commas. `java` and
-            `python`: the same, for the executors only.
-        executors: Number of executors that ran a task of the check.
-        hosts: Hosts of these executors.
-        problems: What jobs on this cluster would fail with, one sentence each; empty: the cluster can be used.
-        java: Version of Java of the executors.
-        python: Version of Python of the executors.
-    """
+    """What a check application saw on a cluster (`clonos.driver.cluster_check`)."""
 
     spark: str = ""
+    """Version of Spark on the driver and the executors; differing versions separated by commas. `java` and `python`:
+    the same, for the executors only.
+    """
     java: str = ""
+    """Version of Java of the executors."""
     python: str = ""
+    """Version of Python of the executors."""
     executors: int = Field(0, ge=0)
+    """Number of executors that ran a task of the check."""
     hosts: tuple[str, ...] = ()
+    """Hosts of these executors."""
     problems: tuple[str, ...] = ()
+    """What jobs on this cluster would fail with, one sentence each; empty: the cluster can be used."""
 
 
 def read_cluster(path: Path) -> ClusterSpec:

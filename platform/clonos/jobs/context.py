@@ -28,17 +28,14 @@ from clonos.settings import KafkaSettings, Settings
 
 @dataclass(frozen=True)
 class Query:
-    """One sink and its DataFrame, which run as one streaming query with its own epochs.
-
-    Attributes:
-        sink: The sink.
-        frame: The streaming DataFrame.
-        folder: The query's folder below the job's checkpoint; None: the sink's name.
-    """
+    """One sink and its DataFrame, which run as one streaming query with its own epochs."""
 
     sink: Sink
+    """The sink."""
     frame: DataFrame
+    """The streaming DataFrame."""
     folder: str | None = None
+    """The query's folder below the job's checkpoint; None: the sink's name."""
 
     @property
     def name(self) -> str:
@@ -55,16 +52,6 @@ class Query:
 class JobContext:
     """The argument of a job function: it reads sources and publishes sinks.
 
-    Attributes:
-        spark: The Spark session.
-        spec: The job's specification.
-        kafka: The Kafka cluster of the causal log and of Kafka sources and sinks.
-        sources: The sources that the job function has read so far.
-        queries: The queries that the job function has defined so far, one for each sink.
-        pins: The pinned answers of the Schema Registry.
-        rehearsal: Whether this is a standby's trial run, in which all rows of the sources are filtered out.
-        dead_letter_topics: Name of a `decode` in Spark's plans → its dead-letter topic.
-
     Example::
 
         @clonos.job(name="shout", params={"out": "shouted"})
@@ -75,13 +62,21 @@ class JobContext:
     """
 
     spark: SparkSession
+    """The Spark session."""
     spec: JobSpec
+    """The job's specification."""
     kafka: KafkaSettings
+    """The Kafka cluster of the causal log and of Kafka sources and sinks."""
     sources: list[Source] = field(default_factory=list)
+    """The sources that the job function has read so far."""
     queries: list[Query] = field(default_factory=list)
+    """The queries that the job function has defined so far, one for each sink."""
     pins: Pins = field(default_factory=lambda: Pins(Settings().registry.url, {}))
+    """The pinned answers of the Schema Registry."""
     rehearsal: bool = False
+    """Whether this is a standby's trial run, in which all rows of the sources are filtered out."""
     dead_letter_topics: dict[str, str] = field(default_factory=dict)
+    """Name of a `decode` in Spark's plans → its dead-letter topic."""
     _decodes: int = 0
 
     @property

@@ -44,24 +44,22 @@ _ARGUMENTS: Final = {"source": ("", "topics"), "sink": ("topic",), "decode": ("d
 
 @dataclass(frozen=True)
 class Job:
-    """A job function with its specification. The decorator `job` and `load_job` create it.
-
-    Attributes:
-        function: The job function.
-        spec: The specification.
-        code: Hash of the job's code; empty before `load_job`.
-        files: The parts of that code: file or package → hash or version (`clonos.jobs.code_files`).
-        directory: The folder of the job file; None before `load_job`.
-        builds_frames: Whether the function builds its DataFrames itself. False for `clonos.exactly_once`, whose
-            DataFrame exists already.
-    """
+    """A job function with its specification. The decorator `job` and `load_job` create it."""
 
     function: JobFunction
+    """The job function."""
     spec: JobSpec
+    """The specification."""
     code: str = ""
+    """Hash of the job's code; empty before `load_job`."""
     directory: Path | None = None
+    """The folder of the job file; None before `load_job`."""
     builds_frames: bool = True
+    """Whether the function builds its DataFrames itself. False for `clonos.exactly_once`, whose DataFrame exists
+    already.
+    """
     files: Mapping[str, str] = field(default_factory=dict)
+    """The parts of that code: file or package → hash or version (`clonos.jobs.code_files`)."""
 
     def define(self, context: JobContext) -> None:
         """Run the job function, which adds sources and queries to `context`.

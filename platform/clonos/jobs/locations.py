@@ -17,19 +17,16 @@ _PORTS: Final = {"hdfs": 8020}
 
 
 class Location(NamedTuple):
-    """A folder.
-
-    Attributes:
-        scheme: One scheme for all that lead to the same files, such as ``s3a`` for ``s3``; ``file`` for a path.
-        host: Lower-case name of the name node, bucket or container; empty: the default one, or the host itself.
-        port: Port of the name node; 0 where it means nothing.
-        path: Absolute path without ``.``, ``..``, empty parts and percent-encoding.
-    """
+    """A folder."""
 
     scheme: str
+    """One scheme for all that lead to the same files, such as ``s3a`` for ``s3``; ``file`` for a path."""
     host: str
+    """Lower-case name of the name node, bucket or container; empty: the default one, or the host itself."""
     port: int
+    """Port of the name node; 0 where it means nothing."""
     path: str
+    """Absolute path without ``.``, ``..``, empty parts and percent-encoding."""
 
     def overlaps(self, other: Location) -> bool:
         """Whether one of two folders may be inside of the other, or both the same."""

@@ -49,15 +49,12 @@ _DENIED: Final = re.compile(r"HTTP status client error \(40[134]\b")
 
 @dataclass(frozen=True)
 class Lock:
-    """The content of a ``requirements.lock``.
-
-    Attributes:
-        requirements: Its requirements, one a line, each with hashes.
-        versions: Name → version, of those that apply to this Python and machine.
-    """
+    """The content of a ``requirements.lock``."""
 
     requirements: tuple[str, ...]
+    """Its requirements, one a line, each with hashes."""
     versions: Mapping[str, str]
+    """Name → version, of those that apply to this Python and machine."""
 
     @property
     def digest(self) -> str:

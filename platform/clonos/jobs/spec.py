@@ -58,50 +58,41 @@ class _Part(BaseModel):
 
 
 class Trigger(_Part):
-    """When the epochs (micro-batches) of a job start.
-
-    Attributes:
-        interval_ms: Minimum time between the starts of two epochs; 0 starts the next epoch as soon as input arrives.
-        available_now: Process the input that exists at start, then finish.
-    """
+    """When the epochs (micro-batches) of a job start."""
 
     interval_ms: _Milliseconds = Field(0, alias="interval", ge=0, json_schema_extra={"default": "0s"})
+    """Minimum time between the starts of two epochs; 0 starts the next epoch as soon as input arrives."""
     available_now: bool = Field(False, alias="availableNow")
+    """Process the input that exists at start, then finish."""
 
 
 class RestartPolicy(_Part):
-    """How often and after which delay a driver restarts its queries after failures. The terms are Flink's.
-
-    Attributes:
-        attempts: Number of consecutive restarts without a committed epoch; after these the job fails.
-        initial_backoff_ms: Delay before the first restart; each further restart doubles the delay.
-        max_backoff_ms: Longest delay.
-    """
+    """How often and after which delay a driver restarts its queries after failures. The terms are Flink's."""
 
     attempts: int = Field(8, ge=0)
+    """Number of consecutive restarts without a committed epoch; after these the job fails."""
     initial_backoff_ms: _Milliseconds = Field(100, alias="initialBackoff", ge=0, json_schema_extra={"default": "100ms"})
+    """Delay before the first restart; each further restart doubles the delay."""
     max_backoff_ms: _Milliseconds = Field(10_000, alias="maxBackoff", ge=0, json_schema_extra={"default": "10s"})
+    """Longest delay."""
 
 
 class Standbys(_Part):
-    """Standbys of a job: warm drivers that take over when its driver fails.
-
-    Attributes:
-        replicas: Number of standbys, on different hosts if there are enough.
-        mode: ``dedicated``: standbys for this job alone. They, and its driver after a failure without a standby, start
-            in a pool driver of their host if it has one (``clonos agent --pool-size``). ``pool``: no standbys; the host
-            that starts the job uses one of its pool drivers also for the first start. ``none``: no standbys and no pool
-            driver.
-        self_promote_after_s: A standby promotes itself after this time without the control plane and without progress
-            in the causal log while input waits. 0: only the control plane promotes it.
-        executors: Number of executors that a standby of a job on a cluster holds. It requests the others at its
-            promotion.
-    """
+    """Standbys of a job: warm drivers that take over when its driver fails."""
 
     replicas: int = Field(0, ge=0, le=8)
+    """Number of standbys, on different hosts if there are enough."""
     mode: Literal["dedicated", "pool", "none"] = "dedicated"
+    """``dedicated``: standbys for this job alone. They, and its driver after a failure without a standby, start in a
+    pool driver of their host if it has one (``clonos agent --pool-size``). ``pool``: no standbys; the host that starts
+    the job uses one of its pool drivers also for the first start. ``none``: no standbys and no pool driver.
+    """
     self_promote_after_s: _Seconds = Field(0.0, alias="selfPromoteAfter", ge=0, json_schema_extra={"default": "0s"})
+    """A standby promotes itself after this time without the control plane and without progress in the causal log while
+    input waits. 0: only the control plane promotes it.
+    """
     executors: int = Field(1, ge=1, le=10_000)
+    """Number of executors that a standby of a job on a cluster holds. It requests the others at its promotion."""
 
     @property
     def dedicated_replicas(self) -> int:
@@ -110,73 +101,67 @@ class Standbys(_Part):
 
 
 class DriverResources(_Part):
-    """The resources of a driver process.
-
-    Attributes:
-        cores: Number of cores. The master ``auto`` has twice as many task slots. None: all cores of the machine.
-        memory_mb: Heap of the driver's JVM, in MiB; Spark does not start with less than 480.
-    """
+    """The resources of a driver process."""
 
     cores: int | None = Field(None, ge=1, le=1024)
+    """Number of cores. The master ``auto`` has twice as many task slots. None: all cores of the machine."""
     memory_mb: Mebibytes = Field(1024, alias="memory", ge=480, json_schema_extra={"default": "1g"})
+    """Heap of the driver's JVM, in MiB; Spark does not start with less than 480."""
 
 
 class ExecutorResources(_Part):
-    """The resources of a job's executors on a Spark cluster. The terms are the Spark operator's.
-
-    Attributes:
-        instances: Number of executors.
-        cores: Task slots of each executor.
-        memory_mb: Heap of each executor's JVM, in MiB; at least Spark's own limit.
-    """
+    """The resources of a job's executors on a Spark cluster. The terms are the Spark operator's."""
 
     instances: int = Field(2, ge=1, le=10_000)
+    """Number of executors."""
     cores: int = Field(1, ge=1, le=1024)
+    """Task slots of each executor."""
     memory_mb: Mebibytes = Field(1024, alias="memory", ge=450, json_schema_extra={"default": "1g"})
+    """Heap of each executor's JVM, in MiB; at least Spark's own limit."""
 
 
 class Spec(_Part):
-    """The settings of a job: the field ``spec`` of a job.yaml.
-
-    Attributes:
-        main: The job file, relative to the YAML file.
-        params: Job parameters.
-        spark_conf: Spark configuration.
-        master: Spark master; ``auto``: this machine, two task slots per core.
-        cluster: Name of a Spark cluster of the control plane, instead of `master`; empty: none.
-        checkpoint: Checkpoint location; default below ``CLONOS_HOME``.
-        delivery: Delivery mode of sinks that name none.
-        sharing_depth: Replicas that acknowledge a determinant: ``0`` (no recording), ``1`` (the leader) or ``full``
-            (all in-sync replicas).
-        driver: Resources of the driver process.
-        executor: Resources of the executors; only on a cluster.
-        dropped_sinks: Sinks that the job had before and no longer has. Without this, a missing sink stops the job.
-        standby: Standbys; they need the control plane.
-        shuffle_partitions: Number of partitions of each shuffle, and of the state. A driver that starts with another
-            number than the checkpoint has repartitions the state first. None: as in the checkpoint; in a new job,
-            ``spark.sql.shuffle.partitions`` or two for each task slot.
-        stall_timeout_s: The driver exits, so that another one continues, if input waits and nothing makes progress for
-            this time plus the trigger's interval; 0: never.
-        trigger: When epochs begin.
-        restart_policy: How the driver is restarted after failures.
-    """
+    """The settings of a job: the field ``spec`` of a job.yaml."""
 
     main: str = ""
+    """The job file, relative to the YAML file."""
     params: dict[str, str] = Field(default_factory=dict)
+    """Job parameters."""
     spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
+    """Spark configuration."""
     master: str = "auto"
+    """Spark master; ``auto``: this machine, two task slots per core."""
     cluster: str = ""
+    """Name of a Spark cluster of the control plane, instead of `master`; empty: none."""
     checkpoint: str | None = None
+    """Checkpoint location; default below ``CLONOS_HOME``."""
     trigger: Trigger = Trigger()
+    """When epochs begin."""
     delivery: DeliveryMode = "exactly-once"
+    """Delivery mode of sinks that name none."""
     sharing_depth: SharingDepth = Field("full", alias="sharingDepth")
+    """Replicas that acknowledge a determinant: ``0`` (no recording), ``1`` (the leader) or ``full`` (all in-sync
+    replicas).
+    """
     restart_policy: RestartPolicy = Field(RestartPolicy(), alias="restartPolicy")
+    """How the driver is restarted after failures."""
     driver: DriverResources = DriverResources()
+    """Resources of the driver process."""
     executor: ExecutorResources = ExecutorResources()
+    """Resources of the executors; only on a cluster."""
     dropped_sinks: tuple[str, ...] = Field((), alias="droppedSinks")
+    """Sinks that the job had before and no longer has. Without this, a missing sink stops the job."""
     standby: Standbys = Standbys()
+    """Standbys; they need the control plane."""
     shuffle_partitions: int | None = Field(None, alias="shufflePartitions", ge=1, le=10_000)
+    """Number of partitions of each shuffle, and of the state. A driver that starts with another number than the
+    checkpoint has repartitions the state first. None: as in the checkpoint; in a new job,
+    ``spark.sql.shuffle.partitions`` or two for each task slot.
+    """
     stall_timeout_s: _Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
+    """The driver exits, so that another one continues, if input waits and nothing makes progress for this time plus the
+    trigger's interval; 0: never.
+    """
 
     @field_validator("params", "spark_conf", mode="before")
     @classmethod
@@ -223,15 +208,12 @@ def _text(value: object) -> object:
 
 
 class Metadata(_Part):
-    """Name and labels of a job.
-
-    Attributes:
-        name: Name of the job: 1 to 100 of a-z, 0-9 and -.
-        labels: Labels: name and value.
-    """
+    """Name and labels of a job."""
 
     name: str = Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
+    """Name of the job: 1 to 100 of a-z, 0-9 and -."""
     labels: dict[str, str] = Field(default_factory=dict)
+    """Labels: name and value."""
 
     @field_validator("name")
     @classmethod
@@ -240,19 +222,16 @@ class Metadata(_Part):
 
 
 class JobSpec(_Part):
-    """The specification of a job, as in a ``job.yaml``.
-
-    Attributes:
-        api_version: Version of the format.
-        kind: Kind of the document.
-        metadata: Name and labels.
-        spec: Settings of the job.
-    """
+    """The specification of a job, as in a ``job.yaml``."""
 
     api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
+    """Version of the format."""
     kind: Literal["Job"] = "Job"
+    """Kind of the document."""
     metadata: Metadata
+    """Name and labels."""
     spec: Spec = Spec()
+    """Settings of the job."""
 
     @property
     def name(self) -> str:

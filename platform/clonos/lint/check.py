@@ -21,23 +21,14 @@ _WARNING_AT_START = frozenset({"CL001", "CL002", "CL003", "CL004", "CL005", "CL0
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One violation of a rule, at one expression.
+    """One violation of a rule, at one expression."""
 
-    Attributes:
-        node: The expression.
-        code: Code of the rule.
-        severity: Severity of the rule in this stage.
-        stage: Stage in which the code runs (on rows, in the job function, at start).
-        text: Text of the call for the report; empty: the text of `node`.
-        more: Further explanation for the report.
-    """
-
-    node: ast.expr
-    code: str
-    severity: Severity
-    stage: Stage
-    text: str = ""
-    more: str = ""
+    node: ast.expr  # the expression
+    code: str  # code of the rule
+    severity: Severity  # severity of the rule in this stage
+    stage: Stage  # stage in which the code runs (on rows, in the job function, at start)
+    text: str = ""  # text of the call for the report; empty: the text of `node`
+    more: str = ""  # further explanation for the report
 
 
 class Checker:

@@ -16,14 +16,10 @@ _PARTIAL = "functools.partial"
 
 @dataclass(slots=True)
 class Graph:
-    """The call graph of a job's code.
+    """The call graph of a job's code."""
 
-    Attributes:
-        definitions: All functions, classes and module-level variables.
-        row_functions: Functions that are passed to Spark or `clonos` to run on rows.
-    """
-
-    definitions: list[Definition] = field(default_factory=list)
+    definitions: list[Definition] = field(default_factory=list)  # all functions, classes and module-level variables
+    # Functions that are passed to Spark or `clonos` to run on rows.
     row_functions: list[Use] = field(default_factory=list)
 
 

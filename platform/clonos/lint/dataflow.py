@@ -27,19 +27,13 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The properties of a value in a job's code, as far as the linter can derive them.
+    """The properties of a value in a job's code, as far as the linter can derive them."""
 
-    Attributes:
-        shuffle: The first shuffle of the value's rows; None if there is none.
-        functions: Functions (such as UDFs) that compute the value, or to which it refers.
-        frame: Whether the value is a DataFrame.
-        context: Whether the value is the `JobContext`, the argument of a job function.
-    """
-
-    shuffle: Shuffle | None = None
+    shuffle: Shuffle | None = None  # the first shuffle of the value's rows; None if there is none
+    # Functions (such as UDFs) that compute the value, or to which it refers.
     functions: frozenset[Definition] = frozenset()
-    frame: bool = False
-    context: bool = False
+    frame: bool = False  # whether the value is a DataFrame
+    context: bool = False  # whether the value is the `JobContext`, the argument of a job function
 
     def __or__(self, other: Flow) -> Flow:
         return Flow(

@@ -29,23 +29,17 @@ class Site:
     """A place in a function that calls a name, or passes a name as an argument.
 
     The linter's rules are applied to it.
-
-    Attributes:
-        node: The expression.
-        names: The dotted names to which the expression may refer.
-        called: Whether the name is called.
-        origin: For a call of a method: the object was created in this function (``local``), is ``shared`` with other
-            calls of the function, or is an ``argument`` of the function.
-        services: The causal services of the job that the expression calls.
-        settled: Whether the expression is an order-sensitive aggregate (such as ``first``) whose order is fixed, by a
-            sort or a window.
     """
 
-    node: ast.expr
-    names: tuple[str, ...]
-    called: bool
+    node: ast.expr  # the expression
+    names: tuple[str, ...]  # the dotted names to which the expression may refer
+    called: bool  # whether the name is called
+    # For a call of a method: the object was created in this function (``local``), is ``shared`` with other calls of the
+    # function, or is an ``argument`` of the function.
     origin: Literal["local", "shared", "argument"] = "local"
-    services: tuple[Definition, ...] = ()
+    services: tuple[Definition, ...] = ()  # the causal services of the job that the expression calls
+    # Whether the expression is an order-sensitive aggregate (such as ``first``) whose order is fixed, by a sort or a
+    # window.
     settled: bool = False
 
 
@@ -62,29 +56,17 @@ class Use:
 
 @dataclass(eq=False, slots=True)
 class Definition:
-    """A function, class or module-level variable of a job's code: a node of the call graph.
+    """A function, class or module-level variable of a job's code: a node of the call graph."""
 
-    Attributes:
-        name: Name in the code.
-        module: The file.
-        node: The function or class; None for a variable and for module-level code.
-        scope: The names that are bound inside it.
-        parent: The enclosing class or function.
-        role: The role by its decorators.
-        inner: The functions and classes inside it.
-        uses: References to other definitions.
-        sites: The calls to which the rules are applied.
-    """
-
-    name: str
-    module: Module
-    node: Function | ast.ClassDef | None
-    scope: Scope
-    parent: Definition | None = None
-    role: Role = Role.PLAIN
-    inner: list[Definition] = field(default_factory=list)
-    uses: list[Use] = field(default_factory=list)
-    sites: list[Site] = field(default_factory=list)
+    name: str  # name in the code
+    module: Module  # the file
+    node: Function | ast.ClassDef | None  # the function or class; None for a variable and for module-level code
+    scope: Scope  # the names that are bound inside it
+    parent: Definition | None = None  # the enclosing class or function
+    role: Role = Role.PLAIN  # the role by its decorators
+    inner: list[Definition] = field(default_factory=list)  # the functions and classes inside it
+    uses: list[Use] = field(default_factory=list)  # references to other definitions
+    sites: list[Site] = field(default_factory=list)  # the calls to which the rules are applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +106,15 @@ Binding: TypeAlias = Imported | Assigned | Annotated | Definition | Result
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """The names that are bound in a module, class, function or comprehension.
+    """The names that are bound in a module, class, function or comprehension."""
 
-    Attributes:
-        kind: What the scope belongs to.
-        module: The file.
-        parent: The enclosing scope.
-        owner: The class or function; None for a module or comprehension.
-        names: Name → what it is bound to.
-        module_names: Names that a ``global`` statement binds in the module instead.
-        attributes: For a class: attribute that a method assigns (``self.client = …``) → what it is bound to.
-    """
-
-    kind: Literal["module", "class", "function", "comprehension"]
-    module: Module
-    parent: Scope | None = None
-    owner: Definition | None = None
-    names: dict[str, list[Binding]] = field(default_factory=dict)
-    module_names: set[str] = field(default_factory=set)
+    kind: Literal["module", "class", "function", "comprehension"]  # what the scope belongs to
+    module: Module  # the file
+    parent: Scope | None = None  # the enclosing scope
+    owner: Definition | None = None  # the class or function; None for a module or comprehension
+    names: dict[str, list[Binding]] = field(default_factory=dict)  # name → what it is bound to
+    module_names: set[str] = field(default_factory=set)  # names that a ``global`` statement binds in the module instead
+    # For a class: attribute that a method assigns (``self.client = …``) → what it is bound to.
     attributes: dict[str, list[Binding]] = field(default_factory=dict)
 
     def bind(self, name: str, *bindings: Binding) -> None:
@@ -170,35 +143,22 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class Module:
-    """One parsed Python file of a job.
+    """One parsed Python file of a job."""
 
-    Attributes:
-        path: The path of the file.
-        directories: The folders that its absolute imports search for modules of the job, in order.
-        tree: The syntax tree.
-        lines: The source lines.
-        scope: The module-level names.
-        start: The code that runs when the module is imported.
-        guarded: The code that runs only if the file is the program (``if __name__ == "__main__"``).
-        scopes: Comprehension → its scope; the first iterable of a comprehension → the scope outside.
-        definitions: Syntax node → its function or class.
-        variables: Name → module-level variable.
-        imports: All imports in the file.
-        stars: The imports of all names of a module (``from … import *``).
-    """
-
-    path: Path
-    directories: tuple[Path, ...]
-    tree: ast.Module
-    lines: list[str]
-    scope: Scope = field(init=False)
-    start: Definition = field(init=False)
+    path: Path  # the path of the file
+    directories: tuple[Path, ...]  # the folders that its absolute imports search for modules of the job, in order
+    tree: ast.Module  # the syntax tree
+    lines: list[str]  # the source lines
+    scope: Scope = field(init=False)  # the module-level names
+    start: Definition = field(init=False)  # the code that runs when the module is imported
+    # The code that runs only if the file is the program (``if __name__ == "__main__"``).
     guarded: Definition = field(init=False)
+    # Comprehension → its scope; the first iterable of a comprehension → the scope outside.
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
-    definitions: dict[ast.AST, Definition] = field(default_factory=dict)
-    variables: dict[str, Definition] = field(default_factory=dict)
-    imports: list[Imported] = field(default_factory=list)
-    stars: list[Imported] = field(default_factory=list)
+    definitions: dict[ast.AST, Definition] = field(default_factory=dict)  # syntax node → its function or class
+    variables: dict[str, Definition] = field(default_factory=dict)  # name → module-level variable
+    imports: list[Imported] = field(default_factory=list)  # all imports in the file
+    stars: list[Imported] = field(default_factory=list)  # the imports of all names of a module (``from … import *``)
 
     def __post_init__(self) -> None:
         """Collect the bindings."""

@@ -10,29 +10,17 @@ from clonos.lint.rules import RULES, Severity
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One finding of the linter: code that may make a replay compute another result.
+    """One finding of the linter: code that may make a replay compute another result."""
 
-    Attributes:
-        file: Path of the file; relative if the file is below the working directory.
-        line: The line, from 1.
-        column: The column, from 1.
-        code: Code of the rule.
-        severity: ``error`` or ``warning``.
-        call: The call as written.
-        runs: The stage in which the code runs: ``rows``, ``job`` or ``start``.
-        why: The reason why a replay may differ.
-        instead: The recommended replacement.
-    """
-
-    file: str
-    line: int
-    column: int
-    code: str
-    severity: Severity
-    call: str
-    runs: str
-    why: str
-    instead: str
+    file: str  # path of the file; relative if the file is below the working directory
+    line: int  # the line, from 1
+    column: int  # the column, from 1
+    code: str  # code of the rule
+    severity: Severity  # ``error`` or ``warning``
+    call: str  # the call as written
+    runs: str  # the stage in which the code runs: ``rows``, ``job`` or ``start``
+    why: str  # the reason why a replay may differ
+    instead: str  # the recommended replacement
 
     @property
     def message(self) -> str:
@@ -42,15 +30,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one run of the linter on a job's files.
+    """The result of one run of the linter on a job's files."""
 
-    Attributes:
-        findings: The findings, sorted by file, line and column.
-        files: The files that belong to the job.
-    """
-
-    findings: tuple[Finding, ...]
-    files: tuple[Path, ...]
+    findings: tuple[Finding, ...]  # the findings, sorted by file, line and column
+    files: tuple[Path, ...]  # the files that belong to the job
 
     @property
     def errors(self) -> int:

@@ -18,23 +18,14 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of the linter.
+    """One rule of the linter."""
 
-    Attributes:
-        code: Stable id, for output and ``# clonos: allow``.
-        name: Short name of two or three words.
-        severity: Severity in UDFs and job functions; in code that runs at the start it is a warning.
-        finds: The calls that violate the rule, for the documentation.
-        why: The reason why a replay may differ, in one clause.
-        instead: The recommended replacement.
-    """
-
-    code: str
-    name: str
-    severity: Severity
-    finds: str
-    why: str
-    instead: str
+    code: str  # stable id, for output and ``# clonos: allow``
+    name: str  # short name of two or three words
+    severity: Severity  # severity in UDFs and job functions; in code that runs at the start it is a warning
+    finds: str  # the calls that violate the rule, for the documentation
+    why: str  # the reason why a replay may differ, in one clause
+    instead: str  # the recommended replacement
 
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING

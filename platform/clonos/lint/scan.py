@@ -198,21 +198,13 @@ def _short(text: str) -> str:
 
 @dataclass(slots=True)
 class Allow:
-    """One comment ``# clonos: allow``.
+    """One comment ``# clonos: allow``."""
 
-    Attributes:
-        line: Line of the comment.
-        column: Column of the comment, from 0.
-        text: The comment as written.
-        codes: The rules that the comment silences; empty: all.
-        used: The rules whose findings the comment has silenced.
-    """
-
-    line: int
-    column: int
-    text: str
-    codes: frozenset[str]
-    used: set[str] = field(default_factory=set)
+    line: int  # line of the comment
+    column: int  # column of the comment, from 0
+    text: str  # the comment as written
+    codes: frozenset[str]  # the rules that the comment silences; empty: all
+    used: set[str] = field(default_factory=set)  # the rules whose findings the comment has silenced
 
     def silences(self, code: str) -> bool:
         """Whether the comment covers the rule `code`; if so, marks the rule as used."""

@@ -132,17 +132,11 @@ def free_port(requested: int | None) -> int:
 
 
 class Room(NamedTuple):
-    """What fits on this machine.
+    """What fits on this machine."""
 
-    Attributes:
-        slots: Slots of each agent.
-        pool_size: Pool drivers of each agent: one if all slots and these fit into the free memory, otherwise none.
-        note: A sentence if even the fewest slots may not fit; otherwise empty.
-    """
-
-    slots: int
-    pool_size: int
-    note: str = ""
+    slots: int  # slots of each agent
+    pool_size: int  # pool drivers of each agent: one if all slots and these fit into the free memory, otherwise none
+    note: str = ""  # A sentence if even the fewest slots may not fit; otherwise empty
 
 
 def room_for(agents: int, requested: int | None = None, *, spark_workers: int = 0) -> Room:

@@ -36,23 +36,20 @@ _JOB_DECORATOR: Final = re.compile(rb"^[ \t]*@[ \t]*(?:clonos[ \t]*\.[ \t]*)?job
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Maximum sizes of uploaded code.
-
-    Attributes:
-        archive: Bytes of the uploaded file.
-        members: Number of files and folders.
-        single: Bytes of one member, unpacked.
-        total: Bytes of all members, unpacked.
-        ratio: Unpacked size divided by packed size, of each member and of the archive.
-        name: Bytes of a member's name.
-    """
+    """Maximum sizes of uploaded code."""
 
     archive: int = 64 << 20
+    """Bytes of the uploaded file."""
     members: int = 2_000
+    """Number of files and folders."""
     single: int = 64 << 20
+    """Bytes of one member, unpacked."""
     total: int = 256 << 20
+    """Bytes of all members, unpacked."""
     ratio: int = 200
+    """Unpacked size divided by packed size, of each member and of the archive."""
     name: int = 255
+    """Bytes of a member's name."""
 
 
 LIMITS: Final = Limits()
@@ -60,17 +57,14 @@ LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Description of uploaded code.
-
-    Attributes:
-        kind: ``py`` for one Python file, ``zip`` for an archive.
-        files: Names of the files, as in the archive.
-        main: The job file, if there is exactly one.
-    """
+    """Description of uploaded code."""
 
     kind: Literal["py", "zip"]
+    """``py`` for one Python file, ``zip`` for an archive."""
     files: tuple[str, ...]
+    """Names of the files, as in the archive."""
     main: str | None
+    """The job file, if there is exactly one."""
 
 
 def inspect(path: Path, name: str, *, limits: Limits = LIMITS) -> Contents:

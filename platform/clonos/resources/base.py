@@ -94,39 +94,33 @@ class Resource(BaseModel):
 
 
 class Page(Resource, Generic[T]):
-    """One page of a list in the REST API.
-
-    Attributes:
-        data: Entries, newest first unless the route specifies another order.
-        has_more: Whether there is another page.
-        next: Value of ``starting_after`` in the request for the next page.
-    """
+    """One page of a list in the REST API."""
 
     data: list[T]
+    """Entries, newest first unless the route specifies another order."""
     has_more: bool = False
+    """Whether there is another page."""
     next: str | None = None
+    """Value of ``starting_after`` in the request for the next page."""
 
 
 class Problem(BaseModel):
-    """An error in the format of RFC 9457 (``application/problem+json``).
-
-    Attributes:
-        type: ``/docs/errors/<slug>``, the page of the error; the slug is the command line's.
-        kept: Data that is safe despite the error.
-        hint: Next step for the user.
-        errors: Position and problem of each invalid field.
-        title: The slug in words.
-        status: HTTP status.
-        detail: What happened.
-    """
+    """An error in the format of RFC 9457 (``application/problem+json``)."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_described)
 
     type: str = "about:blank"
+    """``/docs/errors/<slug>``, the page of the error; the slug is the command line's."""
     title: str = ""
+    """The slug in words."""
     status: int
+    """HTTP status."""
     detail: str = ""
+    """What happened."""
     instance: str | None = None
     kept: str = ""
+    """Data that is safe despite the error."""
     hint: str = ""
+    """Next step for the user."""
     errors: list[dict[str, str]] = Field(default_factory=list)
+    """Position and problem of each invalid field."""

@@ -22,29 +22,27 @@ class ClusterState(StrEnum):
 
 
 class Cluster(Resource):
-    """A Spark cluster that jobs can use.
-
-    Attributes:
-        version: Version of the description, from 1; the value of the ETag.
-        spec: Description, without secrets: it refers to them by name.
-        report: What the last check saw, if it ended since the newest change of the description.
-        checked_at: Time at which that check ended.
-        failure: Why the last check failed, or why no check has begun.
-        jobs: Names of the jobs that run on the cluster, or will as soon as they have a host. It cannot be removed
-            before they are stopped.
-        created_by: Subject that added the cluster.
-    """
+    """A Spark cluster that jobs can use."""
 
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     version: int
+    """Version of the description, from 1; the value of the ETag."""
     spec: ClusterSettings
+    """Description, without secrets: it refers to them by name."""
     state: ClusterState
     state_since: Moment
     report: ClusterReport | None = None
+    """What the last check saw, if it ended since the newest change of the description."""
     checked_at: Moment | None = None
+    """Time at which that check ended."""
     failure: Failure | None = None
+    """Why the last check failed, or why no check has begun."""
     jobs: list[str] = Field(default_factory=list)
+    """Names of the jobs that run on the cluster, or will as soon as they have a host. It cannot be removed before they
+    are stopped.
+    """
     created_by: str
+    """Subject that added the cluster."""
     created_at: Moment
     updated_at: Moment

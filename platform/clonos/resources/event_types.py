@@ -200,17 +200,14 @@ def _registered(event: _Fields) -> str:
 
 
 class EventKind(NamedTuple):
-    """What events of one type say.
-
-    Attributes:
-        when: When the control plane creates one.
-        fields: The fields of `data`; some events lack some of them.
-        sentence: Builds the sentence.
-    """
+    """What events of one type say."""
 
     when: str
+    """When the control plane creates one."""
     fields: tuple[str, ...]
+    """The fields of `data`; some events lack some of them."""
     sentence: Callable[[_Fields], str]
+    """Builds the sentence."""
 
 
 EVENT_KINDS: Final[Mapping[EventType, EventKind]] = {

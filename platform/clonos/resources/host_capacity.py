@@ -14,22 +14,20 @@ class HostCapacity(Resource):
     """What a host has, what is in use, and what a driver costs there, as its agent measures it every few seconds.
 
     Agents on the same machine report the same memory and cores.
-
-    Attributes:
-        cores: Processor cores.
-        busy_cores: Cores in use by all processes of the machine, mean over the last seconds.
-        memory_bytes: Memory of the machine.
-        available_bytes: Memory that new processes can get without swapping, less what young drivers will still take.
-        driver_bytes: Memory of a driver with its JVM and workers; None: no driver has run there yet.
-        standby_bytes: The same for a standby.
     """
 
     cores: int = Field(ge=1, lt=2**20)
+    """Processor cores."""
     busy_cores: float = Field(ge=0, lt=2**20)
+    """Cores in use by all processes of the machine, mean over the last seconds."""
     memory_bytes: int = Field(ge=0, lt=2**53)
+    """Memory of the machine."""
     available_bytes: int = Field(ge=0, lt=2**53)
+    """Memory that new processes can get without swapping, less what young drivers will still take."""
     driver_bytes: int | None = Field(None, ge=0, lt=2**53)
+    """Memory of a driver with its JVM and workers; None: no driver has run there yet."""
     standby_bytes: int | None = Field(None, ge=0, lt=2**53)
+    """The same for a standby."""
 
     def cost_bytes(self, *, standby: bool) -> int | None:
         """Return what a driver or a standby takes on the host; None: none has run there yet."""

@@ -34,83 +34,70 @@ _KILLED: Final = re.compile(r"was killed by (SIG[A-Z0-9]+|signal \d+)")
 
 
 class Loss(Resource):
-    """What a recovery lost of a job's output, as far as the control plane knows.
-
-    Attributes:
-        verdict: ``nothing``; ``duplicates``: nothing was lost, but records may be published twice, as configured;
-            ``pending``: no epoch has finished since the failure; ``unknown``: see `evidence`.
-        summary: The same as a clause.
-        records: Number of lost records; None: unknown.
-        evidence: How this is known, in sentences.
-        epochs: Number of epochs with lost records; None: unknown.
-    """
+    """What a recovery lost of a job's output, as far as the control plane knows."""
 
     verdict: Literal["nothing", "duplicates", "pending", "unknown"]
+    """``nothing``; ``duplicates``: nothing was lost, but records may be published twice, as configured; ``pending``: no
+    epoch has finished since the failure; ``unknown``: see `evidence`.
+    """
     summary: str
+    """The same as a clause."""
     records: int | None = None
+    """Number of lost records; None: unknown."""
     epochs: int | None = None
+    """Number of epochs with lost records; None: unknown."""
     evidence: list[str] = Field(default_factory=list)
+    """How this is known, in sentences."""
 
 
 class Comparison(Resource):
-    """A recovery beside the job's earlier completed recoveries of the same kind.
-
-    Attributes:
-        earlier: Number of these; `median_ms`: their median downtime, None without any.
-        rank: Position by downtime among them and this one, 1 for the shortest; None: this one has no downtime.
-        summary: The same in sentences.
-        kind: Kind of the recoveries that are compared.
-        median_ms: Their median downtime in milliseconds.
-    """
+    """A recovery beside the job's earlier completed recoveries of the same kind."""
 
     kind: Kind
+    """Kind of the recoveries that are compared."""
     earlier: int
+    """Number of these; `median_ms`: their median downtime, None without any."""
     median_ms: float | None = None
+    """Their median downtime in milliseconds."""
     rank: int | None = None
+    """Position by downtime among them and this one, 1 for the shortest; None: this one has no downtime."""
     summary: str
+    """The same in sentences."""
 
 
 class ListedRecovery(Recovery):
-    """A recovery in the list of all jobs.
-
-    Attributes:
-        job_name: Name of the job.
-        summary: What happened, as a sentence without a full stop.
-    """
+    """A recovery in the list of all jobs."""
 
     job_name: str
+    """Name of the job."""
     summary: str
+    """What happened, as a sentence without a full stop."""
 
 
 class Incident(ListedRecovery):
-    """A recovery with its explanation.
-
-    Attributes:
-        at: Time of the explanation, up to which the duration of a recovery in progress counts.
-        silent_since: Begin of the time without output, of a recovery in progress; None: it has ended, or the old
-            driver still publishes.
-        loss: What is lost or repeated: nothing, with proofs.
-        comparison: The usual downtime of such a recovery; null: there were too few.
-    """
+    """A recovery with its explanation."""
 
     at: Moment
+    """Time of the explanation, up to which the duration of a recovery in progress counts."""
     silent_since: Moment | None = None
+    """Begin of the time without output, of a recovery in progress; None: it has ended, or the old driver still
+    publishes.
+    """
     loss: Loss
+    """What is lost or repeated: nothing, with proofs."""
     comparison: Comparison
+    """The usual downtime of such a recovery; null: there were too few."""
 
 
 @dataclass(frozen=True)
 class QueryContinuity:
-    """The epochs of a query on both sides of a failure.
-
-    Attributes:
-        before: Newest epoch before it; None: none is stored.
-        after: First epoch after it; None: none has finished.
-    """
+    """The epochs of a query on both sides of a failure."""
 
     query: str
     before: int | None
+    """Newest epoch before it; None: none is stored."""
     after: int | None
+    """First epoch after it; None: none has finished."""
 
 
 def incident(

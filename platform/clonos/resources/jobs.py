@@ -57,43 +57,38 @@ Bounded = Annotated[str, AfterValidator(_bounded)]
 
 
 class Failure(Resource):
-    """Error that stops a job or an operation.
-
-    Attributes:
-        error: Slug of the error (`clonos.errors`).
-        what: What happened; long texts are shortened.
-        domain: Who must fix the error.
-        retry: Whether another attempt can help.
-        stack: Stack trace of the error's cause, if it has a cause; bounded.
-        kept: What was kept safe.
-        hint: What to do next.
-        codes: For ``checkpoint-mismatch``: hashes of the codes that planned the epochs in doubt.
-    """
+    """Error that stops a job or an operation."""
 
     error: str
+    """Slug of the error (`clonos.errors`)."""
     what: Bounded
+    """What happened; long texts are shortened."""
     kept: Bounded = ""
+    """What was kept safe."""
     hint: Bounded = ""
+    """What to do next."""
     domain: Literal["user", "environment", "consistency", "run", "internal"] = "internal"
+    """Who must fix the error."""
     retry: bool = False
+    """Whether another attempt can help."""
     at: Moment | None = None
     stack: Bounded = ""
+    """Stack trace of the error's cause, if it has a cause; bounded."""
     codes: list[str] = Field(default_factory=list)
+    """For ``checkpoint-mismatch``: hashes of the codes that planned the epochs in doubt."""
 
 
 class StartFrom(Resource):
-    """An older point from which a job starts once. The start begins a new lineage.
-
-    Attributes:
-        savepoint: Id of a savepoint of a job of the same owner.
-        epoch: Alternatively a retained epoch of the job's own checkpoint.
-        publish_again: Publish the records after that point again. Without this flag the start is refused if records
-            after that point are published. The flag is valid for this one start, and the audit log records it.
-    """
+    """An older point from which a job starts once. The start begins a new lineage."""
 
     savepoint: str | None = None
+    """Id of a savepoint of a job of the same owner."""
     epoch: int | None = Field(None, ge=0, le=2**62)
+    """Alternatively a retained epoch of the job's own checkpoint."""
     publish_again: bool = False
+    """Publish the records after that point again. Without this flag the start is refused if records after that point
+    are published. The flag is valid for this one start, and the audit log records it.
+    """
 
     @model_validator(mode="after")
     def _one_point(self) -> StartFrom:
@@ -103,17 +98,14 @@ class StartFrom(Resource):
 
 
 class StartRequest(StartFrom):
-    """The request to start a job: from its checkpoint, or from the older point that `savepoint` or `epoch` names.
+    """The request to start a job: from its checkpoint, or from the older point that `savepoint` or `epoch` names."""
 
-    Attributes:
-        savepoint: Id of a savepoint of a job of the same owner.
-        epoch: Alternatively a retained epoch of the job's own checkpoint.
-        publish_again: Publish the records after that point again; as in `StartFrom`.
-        adopt: Take over the job from another platform that has claimed its causal log: another control plane, or
-            ``clonos run``. The flag is valid for this one start, and the audit log records it.
-    """
-
+    publish_again: bool = False
+    """Publish the records after that point again; as in `StartFrom`."""
     adopt: bool = False
+    """Take over the job from another platform that has claimed its causal log: another control plane, or ``clonos
+    run``. The flag is valid for this one start, and the audit log records it.
+    """
 
     @model_validator(mode="after")
     def _one_point(self) -> StartRequest:
@@ -134,21 +126,20 @@ class StartRequest(StartFrom):
 class ResolveRequest(Resource):
     """The user's decision about an epoch in doubt, which stops a job. The job starts with it, and the causal log
     keeps it.
-
-    Attributes:
-        query: The query, which has the name of its sink.
-        epoch: The epoch, which is Spark's batch id.
-        decision: ``keep``: the published lanes stand, the other lanes follow the replay. ``republish``: all lanes of
-            the replay are published, so readers get records of this epoch twice. ``dead-letter``: the published lanes
-            stand, the other lanes go to `topic`. ``new-code``: the epoch is replayed with the job's changed code; its
-            published lanes must be equal. Without `query` and `epoch` that holds for all epochs in doubt.
-        topic: For ``dead-letter``: an existing topic.
     """
 
     query: str | None = Field(None, pattern=r"^[a-z0-9-]+$", max_length=100)
+    """The query, which has the name of its sink."""
     epoch: int | None = Field(None, ge=0, le=2**62)
+    """The epoch, which is Spark's batch id."""
     decision: Literal["keep", "republish", "dead-letter", "new-code"]
+    """``keep``: the published lanes stand, the other lanes follow the replay. ``republish``: all lanes of the replay
+    are published, so readers get records of this epoch twice. ``dead-letter``: the published lanes stand, the other
+    lanes go to `topic`. ``new-code``: the epoch is replayed with the job's changed code; its published lanes must be
+    equal. Without `query` and `epoch` that holds for all epochs in doubt.
+    """
     topic: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    """For ``dead-letter``: an existing topic."""
 
     @model_validator(mode="after")
     def _topic_of_dead_letters(self) -> ResolveRequest:
@@ -169,21 +160,18 @@ class ResolveRequest(Resource):
 
 
 class JobCreate(Resource):
-    """The request to create a job.
-
-    Attributes:
-        spec: Specification. `metadata.name` is unique among the jobs that are not deleted.
-        artifact: SHA-256 of the uploaded code; `spec.spec.main` is a path inside of it.
-        start: Whether the job starts at once.
-        start_from: Start from an older point of another job, or of a deleted job of the same name.
-        adopt: As in `StartRequest`, for the first start.
-    """
+    """The request to create a job."""
 
     spec: JobSpec
+    """Specification. `metadata.name` is unique among the jobs that are not deleted."""
     artifact: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the uploaded code; `spec.spec.main` is a path inside of it."""
     start: bool = True
+    """Whether the job starts at once."""
     start_from: StartFrom | None = None
+    """Start from an older point of another job, or of a deleted job of the same name."""
     adopt: bool = False
+    """As in `StartRequest`, for the first start."""
 
 
 class JobPatch(Resource):
@@ -204,41 +192,39 @@ class JobVersion(Resource):
 
 
 class JobSummary(Resource):
-    """A job with its desired state and its actual state, as in a list.
-
-    Attributes:
-        id: Stable; the name may be used again after the job was deleted.
-        version: Version of the specification and code that the next start runs, from 1; the value of the ETag. A failed
-            upgrade and a rollback return to an older one.
-        observed_version: Version of the specification that the newest driver runs; 0 before the first driver.
-        generation: Newest generation that claimed the causal log; 0 before the first claim.
-        state_deadline: Time by which a transient state, such as STOPPING, has to end.
-        run: Id of the newest run.
-        host: Name of the host of that run.
-        restarts: Number of claims after a failure or a move, since the job was created.
-        created_by: Subject that created the job; only this subject and admins may change it.
-        deleted_at: Time of its deletion; None: it exists.
-    """
+    """A job with its desired state and its actual state, as in a list."""
 
     id: str
+    """Stable; the name may be used again after the job was deleted."""
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     version: int
+    """Version of the specification and code that the next start runs, from 1; the value of the ETag. A failed upgrade
+    and a rollback return to an older one.
+    """
     observed_version: int
+    """Version of the specification that the newest driver runs; 0 before the first driver."""
     artifact: str
     desired_state: DesiredState
     state: JobState
     state_since: Moment
     state_deadline: Moment | None = None
+    """Time by which a transient state, such as STOPPING, has to end."""
     generation: int
+    """Newest generation that claimed the causal log; 0 before the first claim."""
     run: str | None = None
+    """Id of the newest run."""
     host: str | None = None
+    """Name of the host of that run."""
     restarts: int = 0
+    """Number of claims after a failure or a move, since the job was created."""
     failure: Failure | None = None
     created_by: str
+    """Subject that created the job; only this subject and admins may change it."""
     created_at: Moment
     updated_at: Moment
     deleted_at: Moment | None = None
+    """Time of its deletion; None: it exists."""
 
 
 class Job(JobSummary):
@@ -248,27 +234,21 @@ class Job(JobSummary):
 
 
 class StopRequest(Resource):
-    """The request to stop a job: the mode, and the seconds after which the driver is killed.
-
-    Attributes:
-        mode: How the job stops.
-        timeout_s: Seconds until the driver is killed.
-    """
+    """The request to stop a job: the mode, and the seconds after which the driver is killed."""
 
     mode: StopMode = StopMode.GRACEFUL
+    """How the job stops."""
     timeout_s: float = Field(60.0, gt=0, le=3600)
+    """Seconds until the driver is killed."""
 
 
 class MoveRequest(Resource):
-    """The request to move a job to another host.
-
-    Attributes:
-        to: Name or id of a host; default any other.
-        timeout_s: Seconds for a standby to become READY there; until then nothing changes for the job.
-    """
+    """The request to move a job to another host."""
 
     to: str | None = Field(None, min_length=1, max_length=100)
+    """Name or id of a host; default any other."""
     timeout_s: float = Field(180.0, gt=0, le=3600)
+    """Seconds for a standby to become READY there; until then nothing changes for the job."""
 
 
 class UpgradeRequest(JobPatch):
@@ -276,134 +256,118 @@ class UpgradeRequest(JobPatch):
 
     With `spec` or `artifact`, these first become the newest version, and the request needs the header ``If-Match``. A
     refused upgrade stores nothing.
-
-    Attributes:
-        timeout_s: Seconds for a standby of the new version to become READY; until then nothing changes.
-            After it the upgrade fails, and the old version continues.
     """
 
     timeout_s: float = Field(180.0, gt=0, le=3600)
+    """Seconds for a standby of the new version to become READY; until then nothing changes. After it the upgrade fails,
+    and the old version continues.
+    """
 
 
 class RollbackRequest(Resource):
-    """The request to return a job to another of its versions.
-
-    Attributes:
-        version: The version; default the one, other than the present one, whose driver finished an epoch last.
-        timeout_s: Seconds for a standby of that version to become READY, if the job runs; as in `UpgradeRequest`.
-    """
+    """The request to return a job to another of its versions."""
 
     version: int | None = Field(None, ge=1)
+    """The version; default the one, other than the present one, whose driver finished an epoch last."""
     timeout_s: float = Field(180.0, gt=0, le=3600)
+    """Seconds for a standby of that version to become READY, if the job runs; as in `UpgradeRequest`."""
 
 
 class VersionDiff(Resource):
-    """What differs between two versions of a job, as lines of unified diffs.
-
-    Attributes:
-        before: Number of the older side.
-        after: Number of the other side.
-        spec: Lines about the specification.
-        code: Lines about the files of the code.
-    """
+    """What differs between two versions of a job, as lines of unified diffs."""
 
     before: int
+    """Number of the older side."""
     after: int
+    """Number of the other side."""
     spec: list[str] = Field(default_factory=list)
+    """Lines about the specification."""
     code: list[str] = Field(default_factory=list)
+    """Lines about the files of the code."""
 
 
 class Executor(Resource):
-    """An executor of a job on a Spark cluster.
-
-    Attributes:
-        id: Spark's id of the executor.
-        cores: Number of its task slots.
-        stdout: Address of its standard output, at its worker or YARN's node; empty: unknown. The same for `stderr`.
-        stderr: Address of its log.
-    """
+    """An executor of a job on a Spark cluster."""
 
     id: str
+    """Spark's id of the executor."""
     host: str
     cores: int
+    """Number of its task slots."""
     stdout: str = ""
+    """Address of its standard output, at its worker or YARN's node; empty: unknown. The same for `stderr`."""
     stderr: str = ""
+    """Address of its log."""
 
 
 class Executors(Resource):
-    """The executors of a driver's Spark application, as the driver last reported them.
-
-    Attributes:
-        wanted: Number that the specification requests.
-        registered: Number that had registered with the driver.
-        listed: These executors by id, at most 20.
-    """
+    """The executors of a driver's Spark application, as the driver last reported them."""
 
     wanted: int
+    """Number that the specification requests."""
     registered: int
+    """Number that had registered with the driver."""
     listed: list[Executor] = Field(default_factory=list)
+    """These executors by id, at most 20."""
 
 
 class Run(Resource):
-    """One placement of a job on a host; a run has several attempts if its driver crashes.
-
-    Attributes:
-        version: Version of the job's specification.
-        state: State of the driver process. ``PENDING``: not started yet; ``STARTING``: starts the JVM and the job;
-            ``RUNNING``: works, or waits as a standby; ``STOPPING``: a stop was requested; ``EXITED``: no process runs;
-            ``LOST``: the host is unreachable.
-        attempts: Number of started driver processes; the agent also restarts while the control plane is unreachable.
-        exit_code: Exit code of the newest exited process; negative: a signal.
-        standby: Whether the run is a standby.
-        cluster: Name of the Spark cluster that the driver uses; None: a local master.
-        application_id: Id of the driver's Spark application; empty: the driver has reported none.
-        spark_ui: Address of that application's web UI, as the driver's host knows it; empty: it has none.
-        executors: Executors of that application; None: a local master, a standby, or no report yet.
-        awaited: Queries of the newest claim that have neither finished an epoch nor reported that all records are read;
-            None: no driver of the run has claimed, or it reported no queries.
-    """
+    """One placement of a job on a host; a run has several attempts if its driver crashes."""
 
     id: str
     host: str
     version: int
+    """Version of the job's specification."""
     standby: bool = False
+    """Whether the run is a standby."""
     state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED", "LOST"]
+    """State of the driver process. ``PENDING``: not started yet; ``STARTING``: starts the JVM and the job; ``RUNNING``:
+    works, or waits as a standby; ``STOPPING``: a stop was requested; ``EXITED``: no process runs; ``LOST``: the host is
+    unreachable.
+    """
     attempts: int = 0
+    """Number of started driver processes; the agent also restarts while the control plane is unreachable."""
     pid: int | None = None
     exit_code: int | None = None
+    """Exit code of the newest exited process; negative: a signal."""
     cluster: str | None = None
+    """Name of the Spark cluster that the driver uses; None: a local master."""
     application_id: str = ""
+    """Id of the driver's Spark application; empty: the driver has reported none."""
     spark_ui: str = ""
+    """Address of that application's web UI, as the driver's host knows it; empty: it has none."""
     executors: Executors | None = None
+    """Executors of that application; None: a local master, a standby, or no report yet."""
     awaited: list[str] | None = None
+    """Queries of the newest claim that have neither finished an epoch nor reported that all records are read; None: no
+    driver of the run has claimed, or it reported no queries.
+    """
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None
 
 
 class Generation(Resource):
-    """One claim of a job's causal log by a driver.
-
-    Attributes:
-        cause: Cause of the claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``,
-            ``upgrade``, ``rollback``, ``shutdown``.
-        claim_id: Random id of the claim, as in the causal log.
-        attempt: Number of the driver process, counted with the processes of the job's earlier runs.
-        epochs: Number of epochs that the generation finished; `records`: number of records that it published.
-        records: Records that its driver published.
-    """
+    """One claim of a job's causal log by a driver."""
 
     generation: int
     lineage: int
     claim_id: str
+    """Random id of the claim, as in the causal log."""
     run: str
     host: str
     attempt: int
+    """Number of the driver process, counted with the processes of the job's earlier runs."""
     cause: str
+    """Cause of the claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``, ``upgrade``,
+    ``rollback``, ``shutdown``.
+    """
     claimed_at: Moment
     ended_at: Moment | None = None
     epochs: int = 0
+    """Number of epochs that the generation finished; `records`: number of records that it published."""
     records: int = 0
+    """Records that its driver published."""
 
 
 class Phase(Resource):
@@ -412,59 +376,39 @@ class Phase(Resource):
     The phases are ``detect``, ``finish`` (only before an upgrade: the old driver's last epoch), ``decide``, ``start``
     (of a new driver) or ``wake`` (of a standby), ``claim``, ``restore``, ``replay`` or (if no epoch was in doubt)
     ``epoch``, ``commit``. The times up to ``decide`` are of the control plane's clock, later ones of the driver's.
-
-    Attributes:
-        duration_ms: Duration in milliseconds; null: it has not ended.
     """
 
     name: str
     started_at: Moment
     duration_ms: float
+    """Duration in milliseconds; null: it has not ended."""
 
 
 class QueryReturn(Resource):
-    """When a query returned after a failure.
-
-    Attributes:
-        at: End of its first epoch, or time at which it was ready to read without unread records.
-        downtime_ms: As in `Recovery`, of this query; None: unknown.
-        idle: Whether it had no input.
-    """
+    """When a query returned after a failure."""
 
     at: Moment
+    """End of its first epoch, or time at which it was ready to read without unread records."""
     downtime_ms: float | None = None
+    """As in `Recovery`, of this query; None: unknown."""
     idle: bool = False
+    """Whether it had no input."""
 
 
 class Recovery(Resource):
     """A recovery: it lasts from the failure of one generation until all queries have returned in the next.
 
     A query has returned when it has finished an epoch, or is ready to read and has no unread records.
-
-    Attributes:
-        cause: ``crash``, ``host-lost``, ``restart`` (a query failed), ``move``, ``upgrade``, ``rollback`` (the new
-            version failed) or ``shutdown`` (the driver was stopped with its agent).
-        outcome: ``COMPLETED``: all queries have returned, or the job ended after some had published;
-            ``SUPERSEDED``: the next failure came first; ``OVERTAKEN``: the job continued before the failure was
-            noticed; ``IDLE``: no query had unread records, or the job ran for 300 s without an epoch; ``ABANDONED``:
-            the job ended.
-        downtime_ms: Time without published output, from the failure to the first epoch after it; from the last epoch of
-            the old driver, if that was later; from the first of several failures in succession. The longest one of all
-            queries, without those that had no input. If no query had input: until all were ready to read. None if
-            unknown.
-        first_record_at: If no query had input: end of the first epoch after the recovery. None: there was none.
-        replayed_records: Number of records of the epochs in doubt.
-        skipped_lanes: Number of lanes of the epochs in doubt that were already published.
-        returned: Query → when it returned. `waits`: the queries that have not returned after the newest of these.
-        standby: Id of the standby that took over; None: a new driver was started.
-        alive_at: Time before the end of the recovery at which the driver on the lost host reported that it was fenced.
-            It worked: the takeover was false. None: no such report.
     """
 
     id: str
     job: str
     cause: str
+    """``crash``, ``host-lost``, ``restart`` (a query failed), ``move``, ``upgrade``, ``rollback`` (the new version
+    failed) or ``shutdown`` (the driver was stopped with its agent).
+    """
     standby: str | None = None
+    """Id of the standby that took over; None: a new driver was started."""
     failure: Failure | None = None
     failed_generation: int
     generation: int | None = None
@@ -473,15 +417,30 @@ class Recovery(Resource):
     started_at: Moment
     ended_at: Moment | None = None
     outcome: Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"] | None = None
+    """``COMPLETED``: all queries have returned, or the job ended after some had published; ``SUPERSEDED``: the next
+    failure came first; ``OVERTAKEN``: the job continued before the failure was noticed; ``IDLE``: no query had unread
+    records, or the job ran for 300 s without an epoch; ``ABANDONED``: the job ended.
+    """
     downtime_ms: float | None = None
+    """Time without published output, from the failure to the first epoch after it; from the last epoch of the old
+    driver, if that was later; from the first of several failures in succession. The longest one of all queries, without
+    those that had no input. If no query had input: until all were ready to read. None if unknown.
+    """
     first_record_at: Moment | None = None
+    """If no query had input: end of the first epoch after the recovery. None: there was none."""
     phases: list[Phase] = Field(default_factory=list)
     replayed_records: int = 0
+    """Number of records of the epochs in doubt."""
     skipped_lanes: int = 0
+    """Number of lanes of the epochs in doubt that were already published."""
     replayed_determinants: int = 0
     returned: dict[str, QueryReturn] = Field(default_factory=dict)
+    """Query → when it returned. `waits`: the queries that have not returned after the newest of these."""
     waits: list[str] = Field(default_factory=list)
     alive_at: Moment | None = None
+    """Time before the end of the recovery at which the driver on the lost host reported that it was fenced. It worked:
+    the takeover was false. None: no such report.
+    """
 
 
 class JobException(Resource):
@@ -494,21 +453,18 @@ class JobException(Resource):
 
 
 class LogLines(Resource):
-    """A part of the log of a job's drivers.
-
-    Attributes:
-        lines: The lines as they were written; empty if the request has ``parsed=true``.
-        next: Value of ``after`` in the next request.
-        entries: The parsed lines, if the request has ``parsed=true``.
-        more: More lines are stored after `next`, also if this part is empty.
-        older: The search for the newest lines ended early: value of ``before`` in the request that continues it.
-    """
+    """A part of the log of a job's drivers."""
 
     lines: list[str]
+    """The lines as they were written; empty if the request has ``parsed=true``."""
     next: str
+    """Value of ``after`` in the next request."""
     entries: list[LogEntry] = Field(default_factory=list)
+    """The parsed lines, if the request has ``parsed=true``."""
     more: bool = False
+    """More lines are stored after `next`, also if this part is empty."""
     older: str | None = None
+    """The search for the newest lines ended early: value of ``before`` in the request that continues it."""
 
     @property
     def count(self) -> int:
@@ -524,170 +480,157 @@ class LogLines(Resource):
 class OperatorMetrics(Resource):
     """Determinants of one operator since the job was created: how many were recorded in the causal log, how many
     replays read, and the recorded bytes.
-
-    Attributes:
-        recorded: Determinants that it recorded.
-        replayed: Determinants that replays read.
-        bytes: Bytes of its determinants.
     """
 
     recorded: int = 0
+    """Determinants that it recorded."""
     replayed: int = 0
+    """Determinants that replays read."""
     bytes: int = 0
+    """Bytes of its determinants."""
 
 
 class QueryMetrics(Resource):
     """Metrics of one query (sink) of a job, as its driver reports them.
 
     Counts are totals since the job was created. Rates are of the last ten seconds, percentiles of the last minute.
-
-    Attributes:
-        epoch: Newest ended epoch; -1 before the first. `epochs`: number of finished epochs.
-        at: End of the newest epoch; None before the first, and for a query that the newest driver does not have.
-        slow_epoch_ms: As in `Metrics`, of this query.
-        epoch_ms_p50: Median duration of an epoch; `epoch_ms_p99`: 99th percentile. None without an epoch in the minute.
-        published_lanes: Number of published lanes; with the Kafka sink and delivery ``exactly-once`` each is one
-            committed transaction.
-        skipped_lanes: Number of lanes that replays did not publish, because an earlier attempt had published them.
-        recorded_bytes: Bytes of the query's determinants in the causal log.
-        dropped: Number of poison records (undecodable input) that were dropped, as the job requested; `dead_letters`:
-            number of those that a dead-letter topic received.
-        late_rows: Number of rows that stateful steps of Spark dropped because the watermark had passed; of an
-            aggregation the groups of each partition.
-        operators: Determinants of each operator.
-        lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
-        waiting_since: Time at which the control plane received the first report of unread records after the newest
-            epoch; None: there is none.
-        partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
-        retention: Topic → unread share in percent, for topics that delete records and hold mostly unread records.
-        epochs: Finished epochs.
-        records_in: Records that finished epochs read.
-        records_out: Records that finished epochs published.
-        records_in_per_s: Records read a second.
-        records_out_per_s: Records published a second.
-        epoch_ms_p99: 99th percentile of the duration of epochs in milliseconds.
-        recorded_determinants: Determinants written to the causal log.
-        dead_letters: Records published as dead letters.
-        lag_at: Time of the measurement of the lag.
-        late_at: End of the newest epoch that dropped late records; None: none did.
     """
 
     epoch: int = -1
+    """Newest ended epoch; -1 before the first. `epochs`: number of finished epochs."""
     epochs: int = 0
+    """Finished epochs."""
     at: Moment | None = None
+    """End of the newest epoch; None before the first, and for a query that the newest driver does not have."""
     slow_epoch_ms: float = 0.0
+    """As in `Metrics`, of this query."""
     records_in: int = 0
+    """Records that finished epochs read."""
     records_out: int = 0
+    """Records that finished epochs published."""
     records_in_per_s: float = 0.0
+    """Records read a second."""
     records_out_per_s: float = 0.0
+    """Records published a second."""
     epoch_ms_p50: float | None = None
+    """Median duration of an epoch; `epoch_ms_p99`: 99th percentile. None without an epoch in the minute."""
     epoch_ms_p99: float | None = None
+    """99th percentile of the duration of epochs in milliseconds."""
     recorded_determinants: int = 0
+    """Determinants written to the causal log."""
     recorded_bytes: int = 0
+    """Bytes of the query's determinants in the causal log."""
     replayed_determinants: int = 0
     published_lanes: int = 0
+    """Number of published lanes; with the Kafka sink and delivery ``exactly-once`` each is one committed transaction.
+    """
     skipped_lanes: int = 0
+    """Number of lanes that replays did not publish, because an earlier attempt had published them."""
     dead_letters: int = 0
+    """Records published as dead letters."""
     dropped: int = 0
+    """Number of poison records (undecodable input) that were dropped, as the job requested; `dead_letters`: number of
+    those that a dead-letter topic received.
+    """
     late_rows: int = 0
+    """Number of rows that stateful steps of Spark dropped because the watermark had passed; of an aggregation the
+    groups of each partition.
+    """
     late_at: Moment | None = None
+    """End of the newest epoch that dropped late records; None: none did."""
     operators: dict[str, OperatorMetrics] = Field(default_factory=dict)
+    """Determinants of each operator."""
     lag: dict[str, int] = Field(default_factory=dict)
+    """Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report."""
     lag_at: Moment | None = None
+    """Time of the measurement of the lag."""
     waiting_since: Moment | None = None
+    """Time at which the control plane received the first report of unread records after the newest epoch; None: there
+    is none.
+    """
     partition_lag: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Topic → partition → unread records, for the partitions with the most unread records."""
     retention: dict[str, int] = Field(default_factory=dict)
+    """Topic → unread share in percent, for topics that delete records and hold mostly unread records."""
 
 
 class KafkaReport(Resource):
-    """What a job's driver sees of its Kafka cluster.
-
-    Attributes:
-        brokers: Number of brokers.
-        under_replicated: Number of partitions of the causal log without all of their replicas in sync.
-        silent_since: Time of the last answer, if the cluster does not answer; None: it answers.
-    """
+    """What a job's driver sees of its Kafka cluster."""
 
     brokers: int
+    """Number of brokers."""
     under_replicated: int = 0
+    """Number of partitions of the causal log without all of their replicas in sync."""
     silent_since: Moment | None = None
+    """Time of the last answer, if the cluster does not answer; None: it answers."""
 
 
 class WaitingReport(Resource):
-    """What a job's driver waits for: a system that is away, such as a Schema Registry. `since` is its beginning.
-
-    Attributes:
-        what: What the driver waits for.
-    """
+    """What a job's driver waits for: a system that is away, such as a Schema Registry. `since` is its beginning."""
 
     what: str
+    """What the driver waits for."""
     since: Moment
 
 
 class Metrics(Resource):
-    """Totals and rates of a job, by query.
-
-    Attributes:
-        at: End of the newest epoch that a driver of the job reported; None before the first.
-        received_at: Time at which the control plane received that report, by its own clock.
-        slow_epoch_ms: Duration of slow epochs in milliseconds: a maximum that falls by 2 % with each faster epoch.
-        kafka: What the newest driver sees of Kafka; None until its first report.
-        waiting: What the newest driver waits for; None: it works.
-        first_epoch_since: Since when the newest driver owns the causal log and has neither finished an epoch nor
-            reported its unread records; None: it has.
-        restarts: Number of claims after a failure or a move, since the job was created.
-        open_transactions: Topic that the job reads or writes → time since which the topic's ``read_committed`` readers
-            wait for an open transaction of any producer. From the last report of the newest driver.
-        delivery: Delivery guarantee of each sink in the newest driver; empty until its first report.
-        sharing_depth: Replicas that acknowledge a determinant in the newest driver: ``0`` (nothing is recorded), ``1``
-            (the leader) or ``full`` (all in-sync replicas).
-        queries: Figures of each query, by its name.
-    """
+    """Totals and rates of a job, by query."""
 
     at: Moment | None = None
+    """End of the newest epoch that a driver of the job reported; None before the first."""
     received_at: Moment | None = None
+    """Time at which the control plane received that report, by its own clock."""
     slow_epoch_ms: float = 0.0
+    """Duration of slow epochs in milliseconds: a maximum that falls by 2 % with each faster epoch."""
     kafka: KafkaReport | None = None
+    """What the newest driver sees of Kafka; None until its first report."""
     waiting: WaitingReport | None = None
+    """What the newest driver waits for; None: it works."""
     first_epoch_since: Moment | None = None
+    """Since when the newest driver owns the causal log and has neither finished an epoch nor reported its unread
+    records; None: it has.
+    """
     restarts: int = 0
+    """Number of claims after a failure or a move, since the job was created."""
     queries: dict[str, QueryMetrics] = Field(default_factory=dict)
+    """Figures of each query, by its name."""
     open_transactions: dict[str, Moment] = Field(default_factory=dict)
+    """Topic that the job reads or writes → time since which the topic's ``read_committed`` readers wait for an open
+    transaction of any producer. From the last report of the newest driver.
+    """
     delivery: dict[str, str] = Field(default_factory=dict)
+    """Delivery guarantee of each sink in the newest driver; empty until its first report."""
     sharing_depth: str | None = None
+    """Replicas that acknowledge a determinant in the newest driver: ``0`` (nothing is recorded), ``1`` (the leader) or
+    ``full`` (all in-sync replicas).
+    """
 
 
 class Offsets(Resource):
-    """Source offsets of one query after its newest finished epoch, and its lag.
-
-    Attributes:
-        offsets: Topic → partition → next offset to read.
-        lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
-        partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
-    """
+    """Source offsets of one query after its newest finished epoch, and its lag."""
 
     query: str
     epoch: int
     offsets: dict[str, dict[str, int]]
+    """Topic → partition → next offset to read."""
     lag: dict[str, int] = Field(default_factory=dict)
+    """Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report."""
     partition_lag: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Topic → partition → unread records, for the partitions with the most unread records."""
 
 
 class CausalLog(Resource):
-    """Overview of a job's causal log.
-
-    Attributes:
-        topic: The log's Kafka topic.
-        determinants: Number of determinants recorded by the drivers of this job.
-        bytes: Bytes of these determinants, including truncated ones.
-        replayed: Number of determinants that replays read.
-        truncations: How often a driver deleted the log's oldest records.
-        truncated_at: Time of the newest truncation.
-    """
+    """Overview of a job's causal log."""
 
     topic: str
+    """The log's Kafka topic."""
     determinants: int = 0
+    """Number of determinants recorded by the drivers of this job."""
     bytes: int = 0
+    """Bytes of these determinants, including truncated ones."""
     replayed: int = 0
+    """Number of determinants that replays read."""
     truncations: int = 0
+    """How often a driver deleted the log's oldest records."""
     truncated_at: Moment | None = None
+    """Time of the newest truncation."""

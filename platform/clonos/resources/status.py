@@ -18,81 +18,69 @@ JobHealth = Literal["healthy", "degraded", "changing", "failing", "not running"]
 
 
 class Forecast(Resource):
-    """What happens if the driver of a running job fails now.
-
-    Attributes:
-        warm: Whether a standby is READY on a reachable host; otherwise a new driver starts.
-        host: The host of that standby, or of the one that warms up; None: there is none.
-        estimate_s: Expected time without output in seconds; None: nothing shows it.
-        basis: What shows it: ``job`` (the median of its recoveries), ``rehearsals`` (of its standby, and the other
-            steps of takeovers of the platform), ``benchmark`` (rehearsals, and the other steps as the benchmark
-            measured them), or ``platform`` (the median of other jobs).
-        ready_in_s: Expected seconds until the standby is READY; None: it is, or the time is unknown.
-    """
+    """What happens if the driver of a running job fails now."""
 
     warm: bool
+    """Whether a standby is READY on a reachable host; otherwise a new driver starts."""
     host: str | None = None
+    """The host of that standby, or of the one that warms up; None: there is none."""
     estimate_s: float | None = None
+    """Expected time without output in seconds; None: nothing shows it."""
     basis: Basis | None = None
+    """What shows it: ``job`` (the median of its recoveries), ``rehearsals`` (of its standby, and the other steps of
+    takeovers of the platform), ``benchmark`` (rehearsals, and the other steps as the benchmark measured them), or
+    ``platform`` (the median of other jobs).
+    """
     ready_in_s: float | None = None
+    """Expected seconds until the standby is READY; None: it is, or the time is unknown."""
 
 
 class JobStatus(Resource):
-    """The health of one job.
-
-    Attributes:
-        reasons: Why it is not healthy; empty if it is.
-        silent_since: Since when a job should publish and does not; None: it publishes, has no input, or is
-            not to run.
-        forecast: What happens if its driver fails now; None: it does not run.
-        health: Summary of its state.
-    """
+    """The health of one job."""
 
     id: str
     name: str
     state: str
     health: JobHealth
+    """Summary of its state."""
     reasons: list[str]
+    """Why it is not healthy; empty if it is."""
     silent_since: Moment | None = None
+    """Since when a job should publish and does not; None: it publishes, has no input, or is not to run."""
     forecast: Forecast | None = None
+    """What happens if its driver fails now; None: it does not run."""
 
 
 class Dependencies(Resource):
-    """Kafka and other systems, as the drivers of running jobs see them.
-
-    Attributes:
-        brokers: Smallest number of brokers that a driver sees; None: no driver has reported it.
-        silent: Jobs whose driver gets no answer of Kafka.
-        waiting: Jobs whose driver waits for another system, such as a Schema Registry.
-        under_replicated: Number of partitions of causal logs without all of their replicas in sync.
-        open_transactions: Number of topics whose readers wait for an open transaction.
-    """
+    """Kafka and other systems, as the drivers of running jobs see them."""
 
     brokers: int | None
+    """Smallest number of brokers that a driver sees; None: no driver has reported it."""
     silent: list[str]
+    """Jobs whose driver gets no answer of Kafka."""
     waiting: list[str]
+    """Jobs whose driver waits for another system, such as a Schema Registry."""
     under_replicated: int
+    """Number of partitions of causal logs without all of their replicas in sync."""
     open_transactions: int
+    """Number of topics whose readers wait for an open transaction."""
 
 
 class Status(Resource):
-    """The state of all jobs, as on the dashboard's overview.
-
-    Attributes:
-        health: The worst of all jobs, hosts and dependencies.
-        summary: The same in sentences.
-        led: Whether a replica of the control plane leads. Without one, nothing takes over, starts or stops.
-        counts: Number of jobs by health.
-        hosts: Name → state; SILENT: it missed heartbeats; DISCONNECTED: its lease has expired, and it is not LOST yet.
-        jobs: The jobs; those that need attention first.
-        dependencies: What all jobs need, such as Kafka.
-    """
+    """The state of all jobs, as on the dashboard's overview."""
 
     at: Moment
     health: JobHealth
+    """The worst of all jobs, hosts and dependencies."""
     summary: str
+    """The same in sentences."""
     led: bool
+    """Whether a replica of the control plane leads. Without one, nothing takes over, starts or stops."""
     counts: dict[JobHealth, int]
+    """Number of jobs by health."""
     hosts: dict[str, str]
+    """Name → state; SILENT: it missed heartbeats; DISCONNECTED: its lease has expired, and it is not LOST yet."""
     dependencies: Dependencies
+    """What all jobs need, such as Kafka."""
     jobs: list[JobStatus]
+    """The jobs; those that need attention first."""

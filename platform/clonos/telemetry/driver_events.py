@@ -43,20 +43,17 @@ def _event_name(class_name: str) -> str:
 
 
 class DriverEvent(Struct, kw_only=True, tag_field="event", tag=_event_name):
-    """An event of a driver. `clonos.telemetry.events.Events` sets its fields.
-
-    Attributes:
-        job: Name of the job.
-        generation: Generation of the driver's newest claim; 0 before the first claim.
-        at: Time of the event, in seconds since 1970.
-    """
+    """An event of a driver. `clonos.telemetry.events.Events` sets its fields."""
 
     long: ClassVar[frozenset[str]] = frozenset()  # fields that log lines omit
     usual_level: ClassVar[str] = "info"
 
     job: str = ""
+    """Name of the job."""
     generation: Small = 0
+    """Generation of the driver's newest claim; 0 before the first claim."""
     at: Time = 0.0
+    """Time of the event, in seconds since 1970."""
 
     @property
     def name(self) -> str:
@@ -70,37 +67,31 @@ class DriverEvent(Struct, kw_only=True, tag_field="event", tag=_event_name):
 
 
 class QueryEvent(DriverEvent):
-    """An event about one query.
-
-    Attributes:
-        query: Name of the query.
-    """
+    """An event about one query."""
 
     query: Name
+    """Name of the query."""
 
 
 class Report(DriverEvent, kw_only=True):
-    """An event about an error.
-
-    Attributes:
-        error: Name of the kind of error (`clonos.errors.ClonosError.slug`).
-        what: What happened.
-        kept: What was kept safe.
-        hint: What to do next.
-        stack: Stack of the cause, of at most 8,000 characters; empty without a cause.
-        codes: Hashes of the code that the job can run (`clonos.errors.CheckpointMismatch`); usually empty.
-    """
+    """An event about an error."""
 
     usual_level = "warning"
 
     long = frozenset({"stack"})
 
     error: str = "unexpected"
+    """Name of the kind of error (`clonos.errors.ClonosError.slug`)."""
     what: str = ""
+    """What happened."""
     kept: str = ""
+    """What was kept safe."""
     hint: str = ""
+    """What to do next."""
     stack: str = ""
+    """Stack of the cause, of at most 8,000 characters; empty without a cause."""
     codes: list[str] = field(default_factory=list)
+    """Hashes of the code that the job can run (`clonos.errors.CheckpointMismatch`); usually empty."""
 
     @classmethod
     def of(cls, error: BaseException, **fields: Any) -> Self:
@@ -112,130 +103,110 @@ class Report(DriverEvent, kw_only=True):
 
 
 class State(DriverEvent):
-    """The driver's state changed.
-
-    Attributes:
-        state: ``CLAIMING``, ``RECONCILING``, ``RUNNING``, ``RESTARTING``, ``WAITING``, ``STOPPING``, ``STOPPED``,
-            ``FINISHED``, ``SUPERSEDED`` or ``FAILED``.
-    """
+    """The driver's state changed."""
 
     state: str
+    """``CLAIMING``, ``RECONCILING``, ``RUNNING``, ``RESTARTING``, ``WAITING``, ``STOPPING``, ``STOPPED``, ``FINISHED``,
+    ``SUPERSEDED`` or ``FAILED``.
+    """
 
 
 class Session(DriverEvent):
-    """The Spark session exists.
-
-    Attributes:
-        master: Spark's master.
-        application_id: Id of the application.
-        ui: Address of Spark's UI; empty: it has none.
-        cluster: Name of the Spark cluster; empty: none.
-    """
+    """The Spark session exists."""
 
     master: str | None = ""
+    """Spark's master."""
     application_id: str = ""
+    """Id of the application."""
     ui: str | None = ""
+    """Address of Spark's UI; empty: it has none."""
     cluster: str = ""
+    """Name of the Spark cluster; empty: none."""
 
 
 class Executor(Struct):
-    """An executor of the application.
-
-    Attributes:
-        id: Spark's id.
-        host: Its host.
-        cores: Number of its task slots.
-        stdout: Address of its standard output; empty: unknown.
-        stderr: Address of its standard error; empty: unknown.
-    """
+    """An executor of the application."""
 
     id: Name
+    """Spark's id."""
     host: Name
+    """Its host."""
     cores: Small
+    """Number of its task slots."""
     stdout: str | None = ""
+    """Address of its standard output; empty: unknown."""
     stderr: str | None = ""
+    """Address of its standard error; empty: unknown."""
 
 
 class Executors(DriverEvent):
-    """The executors of the driver's Spark cluster changed. They are checked every three seconds; a standby sends none.
-
-    Attributes:
-        wanted: Number of executors that Spark asks for.
-        registered: Number of executors that have registered.
-        executors: At most 20 of them.
-    """
+    """The executors of the Spark cluster changed. They are checked every three seconds; a standby sends none."""
 
     long = frozenset({"executors"})
 
     wanted: Small
+    """Number of executors that Spark asks for."""
     registered: Small
+    """Number of executors that have registered."""
     executors: list[Executor]
+    """At most 20 of them."""
 
 
 class Lint(DriverEvent):
-    """One finding of the linter.
-
-    Attributes:
-        file: Path of the file.
-        line: The line, from 1.
-        column: The column, from 1.
-        code: Code of the rule.
-        severity: ``error`` or ``warning``.
-        call: The call as written.
-        runs: The stage in which the code runs: ``rows``, ``job`` or ``start``.
-        why: The reason why a replay may differ.
-        instead: The recommended replacement.
-    """
+    """One finding of the linter."""
 
     usual_level = "warning"
 
     file: str
+    """Path of the file."""
     line: int
+    """The line, from 1."""
     column: int
+    """The column, from 1."""
     code: str
+    """Code of the rule."""
     severity: str
+    """``error`` or ``warning``."""
     call: str
+    """The call as written."""
     runs: str
+    """The stage in which the code runs: ``rows``, ``job`` or ``start``."""
     why: str
+    """The reason why a replay may differ."""
     instead: str
+    """The recommended replacement."""
 
 
 class GraphOperator(Struct, frozen=True):
-    """An operator of a query.
-
-    Attributes:
-        name: Its name.
-        takes: What its function receives: ``columns``, ``batches``, ``groups`` or ``state``.
-        timers: Whether it may set timers.
-    """
+    """An operator of a query."""
 
     name: str
+    """Its name."""
     takes: str = "columns"
+    """What its function receives: ``columns``, ``batches``, ``groups`` or ``state``."""
     timers: bool = False
+    """Whether it may set timers."""
 
 
 class GraphQuery(Struct, frozen=True):
-    """What a query reads, runs and writes.
-
-    Attributes:
-        sink: Name of the sink's class.
-        topics: Topics that it reads by name.
-        patterns: Patterns of further topics.
-        operators: Its operators, in the order of the data.
-        state: Spark's own steps that keep state, such as ``aggregate``.
-        outputs: Topics that it writes.
-        dead_letters: Topics for records that cannot be decoded.
-        more_outputs: Whether its rows may name further topics.
-    """
+    """What a query reads, runs and writes."""
 
     sink: str = ""
+    """Name of the sink's class."""
     topics: list[str] = field(default_factory=list)
+    """Topics that it reads by name."""
     patterns: list[str] = field(default_factory=list)
+    """Patterns of further topics."""
     operators: list[GraphOperator] = field(default_factory=list)
+    """Its operators, in the order of the data."""
     state: list[str] = field(default_factory=list)
+    """Spark's own steps that keep state, such as ``aggregate``."""
     outputs: list[str] = field(default_factory=list)
+    """Topics that it writes."""
     dead_letters: list[str] = field(default_factory=list)
+    """Topics for records that cannot be decoded."""
     more_outputs: bool = False
+    """Whether its rows may name further topics."""
 
 
 Graph = dict[str, GraphQuery]
@@ -243,70 +214,59 @@ Graph = dict[str, GraphQuery]
 
 
 class Claimed(DriverEvent):
-    """The driver claimed the causal log.
-
-    Attributes:
-        lineage: Number of the lineage.
-        lanes: Number of lanes with records in the log.
-        claim_id: Random id of the claim.
-        code: Hash of the job's code.
-        delivery: Query → delivery guarantee of its sink.
-        sharing_depth: Replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; null from earlier versions.
-        reports_ready: Whether the driver sends ``ready``.
-        queries: Query → what it reads, runs and writes; at most 100 entries of each kind, and no query if the whole is
-            longer than 200 KB; null from earlier versions.
-        version: Version of the driver's events.
-    """
+    """The driver claimed the causal log."""
 
     long = frozenset({"queries"})
 
     lineage: Small
+    """Number of the lineage."""
     lanes: int = 0
+    """Number of lanes with records in the log."""
     claim_id: str = ""
+    """Random id of the claim."""
     code: str = ""
+    """Hash of the job's code."""
     delivery: dict[Name, str] = field(default_factory=dict)
+    """Query → delivery guarantee of its sink."""
     sharing_depth: str | None = None
+    """Replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; null from earlier versions."""
     reports_ready: bool = False
+    """Whether the driver sends ``ready``."""
     queries: Graph | None = None
+    """Query → what it reads, runs and writes; at most 100 entries of each kind, and no query if the whole is longer
+    than 200 KB; null from earlier versions.
+    """
     version: int = VERSION
+    """Version of the driver's events."""
 
 
 class Reconciled(QueryEvent):
-    """A checkpoint was repaired from the causal log.
-
-    Attributes:
-        done: The repair.
-    """
+    """A checkpoint was repaired from the causal log."""
 
     done: str
+    """The repair."""
 
 
 class Resolved(QueryEvent):
-    """The decision about an epoch in doubt was recorded.
-
-    Attributes:
-        epoch: The epoch.
-        action: The decision.
-    """
+    """The decision about an epoch in doubt was recorded."""
 
     epoch: Big
+    """The epoch."""
     action: str
+    """The decision."""
 
 
 class Rescaled(QueryEvent):
-    """The query has another number of shuffle partitions ([rescaling](clusters.md#rescaling)).
-
-    Attributes:
-        epoch: The first epoch with this number.
-        partitions_before: The number before; null: unknown.
-        partitions: The number from this epoch on.
-        duration_ms: Duration of the change, in milliseconds.
-    """
+    """The query has another number of shuffle partitions ([rescaling](clusters.md#rescaling))."""
 
     epoch: Big
+    """The first epoch with this number."""
     partitions_before: int | None
+    """The number before; null: unknown."""
     partitions: int
+    """The number from this epoch on."""
     duration_ms: Milliseconds
+    """Duration of the change, in milliseconds."""
 
 
 class SinkAdded(QueryEvent):
@@ -314,43 +274,31 @@ class SinkAdded(QueryEvent):
 
 
 class TopicCreatedAgain(QueryEvent):
-    """A sink topic was deleted and created again.
-
-    Attributes:
-        topic: The topic.
-    """
+    """A sink topic was deleted and created again."""
 
     topic: str
+    """The topic."""
 
 
 class SourceTopicsDeleted(QueryEvent):
-    """Topics of a pattern were read to their end and deleted.
-
-    Attributes:
-        topics: The topics.
-    """
+    """Topics of a pattern were read to their end and deleted."""
 
     topics: list[str]
+    """The topics."""
 
 
 class StaticInputUnpinned(QueryEvent):
-    """A replay cannot detect changes of a table that the query is joined with.
-
-    Attributes:
-        input: The table.
-    """
+    """A replay cannot detect changes of a table that the query is joined with."""
 
     input: str
+    """The table."""
 
 
 class Pinned(DriverEvent):
-    """The driver defined the job again, with the schemas in the plan of the epoch in doubt.
-
-    Attributes:
-        schemas: Lookup in the Schema Registry → its answer.
-    """
+    """The driver defined the job again, with the schemas in the plan of the epoch in doubt."""
 
     schemas: dict[str, int]
+    """Lookup in the Schema Registry → its answer."""
 
 
 class Ready(QueryEvent):
@@ -358,15 +306,12 @@ class Ready(QueryEvent):
 
 
 class Restart(Report):
-    """The driver restarts its queries after an error.
-
-    Attributes:
-        attempt: Number of consecutive restarts.
-        pause_s: Pause before the restart, in seconds.
-    """
+    """The driver restarts its queries after an error."""
 
     attempt: int = 0
+    """Number of consecutive restarts."""
     pause_s: float = 0.0
+    """Pause before the restart, in seconds."""
 
 
 class Waiting(Report):
@@ -397,59 +342,50 @@ class Finished(DriverEvent):
 
 
 class Span(Struct, frozen=True):
-    """A part of an epoch.
-
-    Attributes:
-        name: ``plan``, ``publish`` or ``commit``.
-        duration_ms: Its duration, in milliseconds.
-    """
+    """A part of an epoch."""
 
     name: str
+    """``plan``, ``publish`` or ``commit``."""
     duration_ms: float
+    """Its duration, in milliseconds."""
 
 
 class OperatorCounts(Struct, frozen=True):
-    """The determinants of an operator in one epoch.
-
-    Attributes:
-        recorded: Number of determinants that it recorded.
-        replayed: Number of determinants that it read.
-        bytes: Bytes of those that it recorded.
-    """
+    """The determinants of an operator in one epoch."""
 
     recorded: Count = 0
+    """Number of determinants that it recorded."""
     replayed: Count = 0
+    """Number of determinants that it read."""
     bytes: Count = 0
+    """Bytes of those that it recorded."""
 
 
 class Counted(DriverEvent, kw_only=True):
-    """Counts of an epoch, or their sums.
-
-    Attributes:
-        records_in: Records read.
-        records_out: Records published, by all attempts.
-        recorded_determinants: Determinants that were recorded.
-        recorded_bytes: Bytes of these determinants.
-        replayed_determinants: Determinants that were read from the causal log.
-        published_lanes: Lanes with records.
-        skipped_lanes: Lanes that an earlier attempt had published.
-        diverged_lanes: Lanes that failed the replay audit.
-        dead_letters: Records that could not be decoded.
-        dropped: Records dropped by a setting of the job.
-        late_rows: [Late rows](howto/keep-state.md#late-rows) that Spark dropped.
-    """
+    """Counts of an epoch, or their sums."""
 
     records_in: Count = 0
+    """Records read."""
     records_out: Count = 0
+    """Records published, by all attempts."""
     recorded_determinants: Count = 0
+    """Determinants that were recorded."""
     recorded_bytes: Count = 0
+    """Bytes of these determinants."""
     replayed_determinants: Count = 0
+    """Determinants that were read from the causal log."""
     published_lanes: Count = 0
+    """Lanes with records."""
     skipped_lanes: Count = 0
+    """Lanes that an earlier attempt had published."""
     diverged_lanes: Count = 0
+    """Lanes that failed the replay audit."""
     dead_letters: Count = 0
+    """Records that could not be decoded."""
     dropped: Count = 0
+    """Records dropped by a setting of the job."""
     late_rows: Count = 0
+    """[Late rows](howto/keep-state.md#late-rows) that Spark dropped."""
 
 
 FIGURES: Final = tuple(name for name in Counted.__struct_fields__ if name not in DriverEvent.__struct_fields__)
@@ -457,31 +393,28 @@ FIGURES: Final = tuple(name for name in Counted.__struct_fields__ if name not in
 
 
 class Epoch(Counted, kw_only=True):
-    """An epoch is finished.
-
-    Attributes:
-        query: Name of the query.
-        epoch: Its number.
-        duration_ms: Its duration, in milliseconds.
-        replay: Whether it was a replay.
-        spans: Its parts.
-        operators: Operator → its determinants.
-        topics_in: Source topic → records read.
-        latencies: Class of an end-to-end latency → records; the longest latency of class *n* is 2^(n/4) ms.
-        offsets: Topic → partition → next offset to read.
-    """
+    """An epoch is finished."""
 
     long = frozenset({"spans", "operators", "topics_in", "latencies", "offsets"})
 
     query: Name
+    """Name of the query."""
     epoch: Big
+    """Its number."""
     duration_ms: Milliseconds
+    """Its duration, in milliseconds."""
     replay: bool = False
+    """Whether it was a replay."""
     spans: list[Span] = field(default_factory=list)
+    """Its parts."""
     operators: dict[str, OperatorCounts] = field(default_factory=dict)
+    """Operator → its determinants."""
     topics_in: dict[str, Count] = field(default_factory=dict)
+    """Source topic → records read."""
     latencies: dict[Annotated[int, Meta(ge=0, lt=200)], Count] = field(default_factory=dict)
+    """Class of an end-to-end latency → records; the longest latency of class *n* is 2^(n/4) ms."""
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Topic → partition → next offset to read."""
 
     @property
     def level(self) -> str:
@@ -492,52 +425,43 @@ class Epoch(Counted, kw_only=True):
 
 
 class Lag(QueryEvent):
-    """The number of unread records changed; also sent after each start.
-
-    Attributes:
-        topics: Topic → unread records.
-        partitions: Topic → partition → unread records, for the partitions with the largest lag, at most 200.
-    """
+    """The number of unread records changed; also sent after each start."""
 
     topics: dict[str, Big]
+    """Topic → unread records."""
     partitions: dict[str, dict[int, Big]] = field(default_factory=dict)
+    """Topic → partition → unread records, for the partitions with the largest lag, at most 200."""
 
 
 class Retention(QueryEvent):
-    """A query is close to losing unread records, or no longer. Checked every 30 s.
-
-    Attributes:
-        topics: Topic → largest unread share of a partition, in percent. A partition counts if Kafka has deleted records
-            from it, and 80 % or more, and at least 100, of its records are unread.
-    """
+    """A query is close to losing unread records, or no longer. Checked every 30 s."""
 
     topics: dict[str, Percent]
+    """Topic → largest unread share of a partition, in percent. A partition counts if Kafka has deleted records from it,
+    and 80 % or more, and at least 100, of its records are unread.
+    """
 
 
 class OpenTransactions(DriverEvent):
     """Open transactions block `read_committed` readers. Sent every three seconds while one is older than 5 s, and once
     afterwards.
-
-    Attributes:
-        topics: Source or sink topic → time since when, in seconds since 1970. The transaction is one of the job or of
-            another producer.
     """
 
     topics: dict[str, Time]
+    """Source or sink topic → time since when, in seconds since 1970. The transaction is one of the job or of another
+    producer.
+    """
 
 
 class Kafka(DriverEvent, kw_only=True):
-    """What the driver sees of Kafka changed. It asks each second.
-
-    Attributes:
-        silent_since: Time of the last answer if Kafka did not answer within 1.5 s; null: it answers.
-        brokers: Number of brokers.
-        under_replicated: Partitions of the causal log without all of their replicas in sync.
-    """
+    """What the driver sees of Kafka changed. It asks each second."""
 
     silent_since: Time | None = None
+    """Time of the last answer if Kafka did not answer within 1.5 s; null: it answers."""
     brokers: Small
+    """Number of brokers."""
     under_replicated: Small
+    """Partitions of the causal log without all of their replicas in sync."""
 
     @property
     def level(self) -> str:
@@ -552,64 +476,51 @@ class LogTopicUnsafe(Report):
 
 
 class Truncated(QueryEvent):
-    """The causal log was truncated.
-
-    Attributes:
-        partitions: Number of truncated partitions of the log.
-    """
+    """The causal log was truncated."""
 
     partitions: int = 0
+    """Number of truncated partitions of the log."""
 
 
 class NotTruncated(Report):
-    """The user lacks the right to truncate the causal log, which grows.
-
-    Attributes:
-        query: Name of the query.
-    """
+    """The user lacks the right to truncate the causal log, which grows."""
 
     query: Name
+    """Name of the query."""
 
 
 # Standbys
 
 
 class Standby(DriverEvent):
-    """The state of a standby changed ([standbys](standbys.md)).
-
-    Attributes:
-        state: ``WARMING``, ``READY``, ``STALE`` or ``PROMOTING``.
-    """
+    """The state of a standby changed ([standbys](standbys.md))."""
 
     state: str
+    """``WARMING``, ``READY``, ``STALE`` or ``PROMOTING``."""
 
 
 class Rehearsed(DriverEvent):
-    """A standby finished its rehearsals.
-
-    Attributes:
-        seconds: Duration of the rehearsals.
-        state: Query → part of its checkpoint that the rehearsal used: ``nothing``, ``offsets``, ``changes`` of state,
-            or a ``snapshot``.
-        epoch_s: Shortest duration of its rehearsals, from the start of the slowest query to the end of its epoch, in
-            seconds; null: none ended.
-    """
+    """A standby finished its rehearsals."""
 
     seconds: float = 0.0
+    """Duration of the rehearsals."""
     state: dict[str, str] = field(default_factory=dict)
+    """Query → part of its checkpoint that the rehearsal used: ``nothing``, ``offsets``, ``changes`` of state, or a
+    ``snapshot``.
+    """
     epoch_s: Annotated[float, Meta(ge=0, lt=86_400)] | None = None
+    """Shortest duration of its rehearsals, from the start of the slowest query to the end of its epoch, in seconds;
+    null: none ended.
+    """
 
 
 class NotRehearsed(DriverEvent):
-    """A rehearsal failed. The standby can take over, but its takeover is slower.
-
-    Attributes:
-        what: The reason.
-    """
+    """A rehearsal failed. The standby can take over, but its takeover is slower."""
 
     usual_level = "warning"
 
     what: str
+    """The reason."""
 
 
 class StandbyTrouble(Report):
@@ -617,43 +528,34 @@ class StandbyTrouble(Report):
 
 
 class Following(DriverEvent):
-    """How far a standby has read the causal log.
-
-    Attributes:
-        epochs: Query → newest committed epoch.
-        state: The standby's state.
-    """
+    """How far a standby has read the causal log."""
 
     epochs: dict[Name, Big]
+    """Query → newest committed epoch."""
     state: str = ""
+    """The standby's state."""
 
 
 class PrimaryStalled(QueryEvent):
-    """The job's driver makes no progress in the causal log although input waits (``selfPromoteAfter``).
-
-    Attributes:
-        seconds: Time without progress.
-    """
+    """The job's driver makes no progress in the causal log although input waits (``selfPromoteAfter``)."""
 
     usual_level = "warning"
 
     seconds: float
+    """Time without progress."""
 
 
 class Summary(Counted, kw_only=True):
-    """The last event of a process, with the sums of its epochs.
-
-    Attributes:
-        state: State of the driver.
-        seconds: Time since the process started.
-        epochs: Number of finished epochs.
-        restarts: Number of restarts.
-    """
+    """The last event of a process, with the sums of its epochs."""
 
     state: str = ""
+    """State of the driver."""
     seconds: float = 0.0
+    """Time since the process started."""
     epochs: int = 0
+    """Number of finished epochs."""
     restarts: int = 0
+    """Number of restarts."""
 
 
 class Unknown(DriverEvent, tag=""):

@@ -62,46 +62,40 @@ _CUT_FIELD: Final = re.compile(r'"(event|level|timestamp|at|generation|logger)":
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A line of the log of a job's drivers, with the lines that continue it.
-
-    Attributes:
-        time: Time of the line, or of the newest earlier line of its run that has one. None: not known.
-        level: ``debug``, ``info``, ``warning`` or ``error``; ``info`` if the line has none.
-        process: The process that wrote it: ``driver``, ``standby``, ``spark-jvm`` or ``python-worker``.
-        run: Id of the run.
-        message: Its text as one line, without time and level; cut after 4,000 characters.
-        generation: Generation of the driver. None: not known, or before its first claim.
-        query: Query that the line is about.
-        epoch: Epoch that the line is about.
-        routine: The line reports a normal epoch or its lag. Displays collapse consecutive routine lines.
-        lines: Lines of continuation, such as a traceback.
-    """
+    """A line of the log of a job's drivers, with the lines that continue it."""
 
     time: datetime | None
+    """Time of the line, or of the newest earlier line of its run that has one. None: not known."""
     level: Level
+    """``debug``, ``info``, ``warning`` or ``error``; ``info`` if the line has none."""
     process: Process
+    """The process that wrote it: ``driver``, ``standby``, ``spark-jvm`` or ``python-worker``."""
     run: str
+    """Id of the run."""
     message: str
+    """Its text as one line, without time and level; cut after 4,000 characters."""
     generation: int | None = None
+    """Generation of the driver. None: not known, or before its first claim."""
     query: str | None = None
+    """Query that the line is about."""
     epoch: int | None = None
+    """Epoch that the line is about."""
     routine: bool = False
+    """The line reports a normal epoch or its lag. Displays collapse consecutive routine lines."""
     lines: tuple[str, ...] = ()
+    """Lines of continuation, such as a traceback."""
 
 
 @dataclass(frozen=True)
 class LogFilter:
-    """Which entries of a log are requested.
-
-    Attributes:
-        level: The lowest level. None: all.
-        search: Text that the entry or its raw lines contain, in any case; empty: all.
-        since: Entries before this time, or of an unknown time, are omitted.
-    """
+    """Which entries of a log are requested."""
 
     level: Level | None = None
+    """The lowest level. None: all."""
     search: str = ""
+    """Text that the entry or its raw lines contain, in any case; empty: all."""
     since: datetime | None = None
+    """Entries before this time, or of an unknown time, are omitted."""
 
     def __bool__(self) -> bool:
         return self.level is not None or bool(self.search) or self.since is not None
@@ -249,21 +243,18 @@ def joined(entry: LogEntry, more: LogEntry) -> LogEntry:
 
 @dataclass(frozen=True)
 class EpochSpan:
-    """Consecutive routine entries, for a display in one line.
-
-    Attributes:
-        first: The first entry.
-        last: The last entry.
-        epochs: Query → its first and last epoch.
-        lags: Query → the newest line about its lag; shown if there is no epoch.
-        lines: Number of log lines.
-    """
+    """Consecutive routine entries, for a display in one line."""
 
     first: LogEntry
+    """The first entry."""
     last: LogEntry
+    """The last entry."""
     epochs: Mapping[str, tuple[int, int]]
+    """Query → its first and last epoch."""
     lags: Mapping[str, str]
+    """Query → the newest line about its lag; shown if there is no epoch."""
     lines: int
+    """Number of log lines."""
 
     def __str__(self) -> str:
         if not self.epochs:

@@ -39,20 +39,17 @@ _log = structlog.get_logger("clonos")
 
 @dataclass
 class Lineage:
-    """Sends the OpenLineage events of one driver process (one OpenLineage run) from a background thread.
-
-    Attributes:
-        broker: First broker of the cluster; with ``kafka://`` the namespace of topics.
-        read: Topics that the job reads.
-        written: Topics that the job writes.
-    """
+    """Sends the OpenLineage events of one driver process (one OpenLineage run) from a background thread."""
 
     job: str
     settings: LineageSettings
     client: OpenLineageClient
     broker: str = ""
+    """First broker of the cluster; with ``kafka://`` the namespace of topics."""
     read: Collection[str] = ()
+    """Topics that the job reads."""
     written: Collection[str] = ()
+    """Topics that the job writes."""
     _run: str = field(default_factory=lambda: str(uuid.uuid4()))
     _running: bool = False
     _waiting: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(_QUEUE_SIZE))

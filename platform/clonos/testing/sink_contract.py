@@ -58,23 +58,21 @@ PUBLISHED_BEFORE = ("audited", "skipped")
 
 
 class SinkContract(ABC):
-    """The contract tests of a sink. Every test publishes to its own topic, table or folder (the *place*).
-
-    Attributes:
-        points: The points of `clonos.faults` that a lane of this sink passes in a fresh epoch, in order. The tests kill
-            or pause a worker at each of them.
-        place: Unique name of this test's topic, table or folder.
-        folder: An empty folder for the test.
-        columns: Schema (DDL) of the DataFrames that the tests publish, with at least ``key`` and ``value``.
-    """
+    """The contract tests of a sink. Every test publishes to its own topic, table or folder (the *place*)."""
 
     points: ClassVar[tuple[str, ...]] = ()
+    """The points of `clonos.faults` that a lane of this sink passes in a fresh epoch, in order. The tests kill or pause
+    a worker at each of them.
+    """
     columns: ClassVar[str] = "key string, value string"
+    """Schema (DDL) of the DataFrames that the tests publish, with at least ``key`` and ``value``."""
 
     spark: SparkSession
     kafka: KafkaSettings
     folder: Path
+    """An empty folder for the test."""
     place: str
+    """Unique name of this test's topic, table or folder."""
 
     def prepare(self) -> None:  # noqa: B027  # many sinks need nothing
         """Create `place`, if the sink does not create it."""

@@ -68,7 +68,7 @@ def test_each_field_has_its_meaning(described: dict[str, Any]) -> None:
         for field, part in schema.get("properties", {}).items()
         if len(part.get("description", "")) < 4
     ]
-    assert not bare, "add it to the section Attributes of the class"
+    assert not bare, "write it below the field in its class"
     for schema in described["components"]["schemas"].values():
         assert "Attributes:" not in schema.get("description", "")
 
