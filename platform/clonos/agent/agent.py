@@ -182,7 +182,8 @@ class Agent:
             if settings.stop_drivers:
                 await self._stop_drivers()
             elif self._host is not None:
-                await self._announce_restart(self._host)
+                # Renews the lease: the next agent adopts the drivers before any standby takes over.
+                await self._send_last_reports(self._host, self._host.heartbeat_s)
             raise
         finally:
             await self._tasks.close()
@@ -207,9 +208,10 @@ class Agent:
                 async with asyncio.timeout(_EXIT_TIMEOUT_S):
                     await self._api.leave(host.id)
 
-    async def _send_last_reports(self, host: HostRegistered) -> bool:
+    async def _send_last_reports(self, host: HostRegistered, interval_s: float = 1.0) -> bool:
         """Send a heartbeat; returns whether this agent still represents the host."""
-        heartbeat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
+        runs = self._supervisor.reports()
+        heartbeat = Heartbeat(instance=self.instance, runs=runs, heartbeat_interval_s=interval_s)
         try:
             await self._api.heartbeat(host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
         except AgentReplaced:
@@ -217,13 +219,6 @@ class Agent:
         except (ApiUnavailable, ApiRejected, TimeoutError):
             pass  # the next heartbeat may arrive
         return True
-
-    async def _announce_restart(self, host: HostRegistered) -> None:
-        """Renew the lease a last time: the next agent adopts the drivers before any standby takes over."""
-        with contextlib.suppress(ApiUnavailable, ApiRejected, AgentReplaced, TimeoutError):
-            runs, interval_s = self._supervisor.reports(), host.heartbeat_s
-            heartbeat = Heartbeat(instance=self.instance, runs=runs, heartbeat_interval_s=interval_s)
-            await self._api.heartbeat(host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
 
     async def _connect(self) -> None:
         """Register, send heartbeats and poll for work; register again when the control plane lost the host."""

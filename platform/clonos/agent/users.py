@@ -71,7 +71,6 @@ def close_folder(folder: Path) -> None:
     if folder.exists() and folder.stat().st_mode & 0o077:
         raise SpecError(
             f"Other users can read {folder}, which has secrets.",
-            kept="nothing was started.",
             hint=f"run chmod 700 {folder}, or choose another directory of secrets.",
         )
 
@@ -98,7 +97,7 @@ def give_folder(shared: Path, name: str, user: DriverUser) -> None:
         )
     folder = shared / name
     if folder.parent != shared or name in ("", ".", ".."):
-        raise SpecError(f"{name!r} is not the name of a folder.", kept="nothing was started.")
+        raise SpecError(f"{name!r} is not the name of a folder.")
     if not os.path.lexists(folder):
         # Renamed when it has its owner: an agent that is killed in between leaves no folder of root under that name.
         draft = shared / f".{name}.new"

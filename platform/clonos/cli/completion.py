@@ -9,43 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
     from clonos.client import Client
+    from clonos.resources.base import Page
 
 _TIMEOUT: Final = "1s"
 _MOST: Final = 200
-
-
-def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of jobs that begin with `incomplete`."""
-
-    def names(client: Client) -> list[str]:
-        return [job.name for job in client.jobs.list(name=incomplete or None, limit=_MOST).data]
-
-    return _offered(ctx, incomplete, names)
-
-
-def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of hosts that begin with `incomplete`."""
-    return _offered(ctx, incomplete, lambda client: [host.name for host in client.hosts.list(limit=_MOST).data])
-
-
-def clusters(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of Spark clusters that begin with `incomplete`."""
-    return _offered(ctx, incomplete, lambda client: [row.name for row in client.clusters.list(limit=_MOST).data])
-
-
-def savepoints(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of savepoints that begin with `incomplete`: of the job of ``--job``, else of all jobs."""
-
-    def names(client: Client) -> list[str]:
-        return [row.name for row in client.savepoints.list(job=ctx.params.get("job"), limit=_MOST).data]
-
-    return _offered(ctx, incomplete, names)
 
 
 def contexts(incomplete: str) -> list[str]:
@@ -60,19 +33,31 @@ def contexts(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _offered(ctx: typer.Context, incomplete: str, names: Callable[[Client], list[str]]) -> list[str]:
-    """Return the names that begin with `incomplete`; none if the control plane does not answer."""
-    from clonos.client import Client
-    from clonos.client.contexts import resolve
-    from clonos.errors import ClonosError
-    from clonos.settings import Settings
-    from clonos.units import parse_duration
+def _named(listed: Callable[[Client, typer.Context, str], Page[Any]]) -> Callable[[typer.Context, str], list[str]]:
+    """Return the completion by the names in a list of the control plane; nothing if that does not answer."""
 
-    address = {option: ctx.params.get(option) for option in ("api", "token", "context")}
-    try:
-        timeout_s = parse_duration(os.environ.get("CLONOS_COMPLETION_TIMEOUT") or _TIMEOUT)
-        chosen = resolve(Settings(), **address)
-        with Client(chosen.api, chosen.token, patience_s=0, timeout_s=timeout_s, ca=chosen.ca) as client:
-            return [name for name in names(client) if name.startswith(incomplete)]
-    except (ClonosError, ValueError):  # ValueError: invalid settings
-        return []
+    def offered(ctx: typer.Context, incomplete: str) -> list[str]:
+        from clonos.client import Client
+        from clonos.client.contexts import resolve
+        from clonos.errors import ClonosError
+        from clonos.settings import Settings
+        from clonos.units import parse_duration
+
+        address = {option: ctx.params.get(option) for option in ("api", "token", "context")}
+        try:
+            timeout_s = parse_duration(os.environ.get("CLONOS_COMPLETION_TIMEOUT") or _TIMEOUT)
+            chosen = resolve(Settings(), **address)
+            with Client(chosen.api, chosen.token, patience_s=0, timeout_s=timeout_s, ca=chosen.ca) as client:
+                names = [row.name for row in listed(client, ctx, incomplete).data]
+        except (ClonosError, ValueError):  # ValueError: invalid settings
+            return []
+        return [name for name in names if name.startswith(incomplete)]
+
+    return offered
+
+
+jobs = _named(lambda client, _, incomplete: client.jobs.list(name=incomplete or None, limit=_MOST))
+hosts = _named(lambda client, *_: client.hosts.list(limit=_MOST))
+clusters = _named(lambda client, *_: client.clusters.list(limit=_MOST))
+# Of the job of ``--job``, else of all jobs.
+savepoints = _named(lambda client, ctx, _: client.savepoints.list(job=ctx.params.get("job"), limit=_MOST))

@@ -77,6 +77,7 @@ def _run(*arguments: str) -> None:
 
 
 def agent(
+    ctx: typer.Context,
     api: Annotated[str, typer.Option(help="Address of the control plane.", envvar="CLONOS_API")],
     name: Annotated[str | None, typer.Option(help="Unique name of the agent (default: the host name).")] = None,
     failure_domain: Annotated[
@@ -126,25 +127,8 @@ def agent(
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
     with valid("Invalid agent options"):
-        agent_settings = AgentSettings(
-            api=api,
-            **({"name": name} if name else {}),
-            failure_domain=failure_domain,
-            slots=slots,
-            pool_size=pool_size,
-            token_file=token_file,
-            labels=pairs(label, "--label"),
-            ca=ca,
-            uid=uid,
-            uids=uids,
-            gid=gid,
-            memory_limit_mb=memory_limit_mb,
-            cgroup=cgroup,
-            stop_drivers=stop_drivers,
-            stop_grace_s=stop_grace_s,
-            metrics=metrics,
-            driver_heartbeat_timeout_s=driver_heartbeat_timeout_s,
-        )
+        given = {option: value for option, value in ctx.params.items() if option != "label" and value is not None}
+        agent_settings = AgentSettings(**given, labels=pairs(label, "--label"))
     bind_fields(agent=agent_settings.name)
     set_group_priority(os.getpid(), Priority.SERVICE)
     asyncio.run(run_until_signalled(Agent(agent_settings)))

@@ -142,7 +142,7 @@ def wait(
                 break
             why = _missing_standbys(current, [] if rows else client.hosts.list().data)
             if current.spec.spec.standby.dedicated_replicas == 0:
-                raise StateConflict(why, kept="nothing was changed.", hint="`clonos apply PATH --standbys 1` adds one.")
+                raise StateConflict(why, hint="`clonos apply PATH --standbys 1` adds one.")
             if time.monotonic() - begun > timeout:
                 raise WaitTimeout(f"No standby of {job} was READY within {timeout:g} s.")
             if progress.due:
@@ -209,7 +209,6 @@ def promote(
     if chosen is None:
         raise StateConflict(
             f"Job {job} has no READY standby{f' on {host}' if host else ''}.",
-            kept="nothing was changed.",
             hint=f"see `clonos standby ls --job {job}`; `clonos job move {job}` prepares one first.",
         )
     operate(call, job, lambda name: call.client.jobs.move(name, MoveRequest(to=chosen)))

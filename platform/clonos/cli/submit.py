@@ -191,7 +191,6 @@ def _change(call: Call, current: Job, change: JobPatch, *, start: bool, new_code
     if current.state in ("CANCELED", "CANCELLING", "STOPPING"):
         raise StateConflict(
             f"Job {name} is {current.state}.",
-            kept="nothing was changed.",
             hint="wait until it is STOPPED, and repeat the command."
             if current.state == "STOPPING"
             else f"a cancelled job cannot run again: delete it with `clonos job rm {name}`, and repeat the command.",

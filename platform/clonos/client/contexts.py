@@ -7,7 +7,6 @@ for the platform of ``clonos up``, whose credentials are below ``CLONOS_HOME``.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -16,13 +15,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from pydantic import BaseModel, ValidationError
+
 from clonos.client.credentials import DEFAULT_API, Credentials
+from clonos.documents import explain
 from clonos.errors import SpecError
 from clonos.private_folders import create_private, read_private, write_private
 from clonos.settings import Settings
 
 LOCAL: Final = "local"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class _File(BaseModel):
+    """The content of the user's file."""
+
+    current: str
+    contexts: dict[str, Credentials]
 
 
 @dataclass
@@ -52,12 +61,13 @@ class Contexts:
         if text is None:
             return cls()
         try:
-            raw = json.loads(text)
-            return cls(str(raw["current"]), {str(name): _parse(entry) for name, entry in raw["contexts"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            read = _File.model_validate_json(text)
+        except ValidationError as error:
             raise SpecError(
-                f"{file} is not readable: {error!r}.", hint="remove it, and log in again with `clonos login URL`."
+                f"{file} is not readable: {explain(error)}.",
+                hint="remove it, and log in again with `clonos login URL`.",
             ) from error
+        return cls(read.current, read.contexts)
 
     @classmethod
     @contextmanager
@@ -81,11 +91,8 @@ class Contexts:
         """Write the user's file with mode 0600."""
         file = self.file()
         create_private(file.parent)
-        contexts = {
-            name: {"api": entry.api, "token": entry.token, "ca": str(entry.ca) if entry.ca else None}
-            for name, entry in sorted(self.stored.items())
-        }
-        write_private(file, json.dumps({"current": self.current, "contexts": contexts}, indent=2))
+        contexts = _File(current=self.current, contexts=dict(sorted(self.stored.items())))
+        write_private(file, contexts.model_dump_json(indent=2))
 
     def get(self, name: str) -> Credentials:
         """Return the credentials of a context; raises `SpecError` for an unknown one."""
@@ -115,11 +122,6 @@ def check_name(name: str) -> str:
             hint="use up to 64 letters, digits, dots, underscores and hyphens.",
         )
     return name
-
-
-def _parse(entry: dict[str, str | None]) -> Credentials:
-    ca = entry.get("ca")
-    return Credentials(str(entry["api"]), entry.get("token"), Path(ca) if ca else None)
 
 
 def resolve(

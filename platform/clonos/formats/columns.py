@@ -168,13 +168,7 @@ _arrow_udf: Callable[..., Any] = cast("Any", arrow_udf)
 
 
 def _decode_udf(reader: Reader, number: int, on_poison: Policy, bound: Bound | None) -> Callable[..., Column]:
-    spark = T.StructType(
-        [
-            T.StructField("record", reader.spark_type),
-            T.StructField("error", T.StringType()),
-            T.StructField("message", T.StringType()),
-        ]
-    )
+    spark = T.StructType().add("record", reader.spark_type).add("error", "string").add("message", "string")
     arrow = cast("pa.StructType", to_arrow_type(spark, timezone="UTC"))
     operator = operator_name("clonos.decode")
     counter = drops.for_pickling()
