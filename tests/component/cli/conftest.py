@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from clonos.cli.app import app
@@ -15,12 +17,27 @@ from component.cli.service import TOKEN, FakeService
 Clonos = Callable[..., Result]
 
 
-@pytest.fixture
-def service() -> Iterator[FakeService]:
+@pytest.fixture(scope="session", autouse=True)
+def _one_command() -> Iterator[None]:
+    """The commands and their options are made once, and not for each command that runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(get_command))
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_service() -> Iterator[FakeService]:
+    """One server for all tests: to create its routes takes longer than most commands."""
     fake = FakeService()
     fake.start()
     yield fake
     fake.stop()
+
+
+@pytest.fixture
+def service(shared_service: FakeService) -> FakeService:
+    shared_service.clear()
+    return shared_service
 
 
 @pytest.fixture

@@ -77,6 +77,27 @@ def problem(status: int, slug: str, detail: str, **more: Any) -> Response:
     return Response(body.model_dump_json(), status, media_type="application/problem+json")
 
 
+# The body of each action, and the state in which it leaves the job.
+ACTIONS: dict[str, tuple[type[BaseModel] | None, JobState]] = {
+    "start": (StartFrom, JobState.RUNNING),
+    "stop": (StopRequest, JobState.STOPPED),
+    "restart": (None, JobState.RUNNING),
+    "move": (MoveRequest, JobState.RUNNING),
+    "upgrade": (UpgradeRequest, JobState.RUNNING),
+    "resolve": (ResolveRequest, JobState.RUNNING),
+    "cancel": (None, JobState.CANCELED),
+}
+# Their rows are the attribute with the last name.
+LISTS = (
+    "/jobs/{name}/recoveries",
+    "/jobs/{name}/exceptions",
+    "/jobs/{name}/savepoints",
+    "/savepoints",
+    "/hosts",
+    "/tokens",
+)
+
+
 class FakeService:
     """A fake control plane whose state is plain attributes.
 
@@ -96,6 +117,25 @@ class FakeService:
     """
 
     def __init__(self, port: int = 0, *, tls: tuple[Path, Path] | None = None) -> None:
+        self.clear()
+        self._app = FastAPI()
+        self._app.middleware("http")(self._watch)
+        self._routes()
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listening.getsockname()[1]}"
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            ssl_certfile=tls[0] if tls else None,
+            ssl_keyfile=tls[1] if tls else None,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]}, daemon=True)
+
+    def clear(self) -> None:
+        """Begin again with the state of a new service."""
         self.received: list[tuple[str, str, str, dict[str, str], bytes]] = []
         self.faults: deque[Response | None] = deque()
         self.jobs: dict[str, Job] = {}
@@ -131,21 +171,6 @@ class FakeService:
         self.awaited: list[str] = []  # queries without an epoch since the start
         self.failing: Failure | None = None
         self.health = Health(status="ok", version="0.1.0", database="ok", leader=True)
-        self._app = FastAPI()
-        self._app.middleware("http")(self._watch)
-        self._routes()
-        self._listening = socket.create_server(("127.0.0.1", port))
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            self._app,
-            log_config=None,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-            ssl_certfile=tls[0] if tls else None,
-            ssl_keyfile=tls[1] if tls else None,
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]}, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -228,15 +253,22 @@ class FakeService:
         self.operations[operation.id] = operation
         return shown(operation, 202)
 
-    def _operate(self, name: str, kind: str, state: JobState) -> Response:
-        job = self._find(name)
-        if job is None:
-            return missing(name)
-        self.change(name, state=state)
-        return self._begin(kind, job.id)
+    def _update(self, job: Job, body: JobPatch | UpgradeRequest, request: Request) -> Response | None:
+        """Store a new version; returns the response if it is refused."""
+        if request.headers["if-match"] != f'"{job.version}"':
+            return problem(412, "version-stale", "The version is stale.")
+        changed = {"spec": body.spec or job.spec, "artifact": body.artifact or job.artifact}
+        self.change(job.id, version=job.version + 1, **changed)
+        return None
+
+    async def _list(self, request: Request, limit: int = 50) -> Response:
+        return shown(Page[Any](data=getattr(self, request.url.path.rpartition("/")[2])[:limit]))
 
     def _routes(self) -> None:
         app, root = self._app, "/api/v1"
+
+        for path in LISTS:
+            app.get(root + path)(self._list)
 
         @app.post(f"{root}/artifacts")
         async def upload(file: UploadFile) -> Response:
@@ -273,15 +305,7 @@ class FakeService:
         async def patch(name: str, body: JobPatch, request: Request) -> Response:
             current = self._find(name)
             assert current is not None
-            if request.headers["if-match"] != f'"{current.version}"':
-                return problem(412, "version-stale", "The version is stale.")
-            self.change(
-                name,
-                version=current.version + 1,
-                spec=body.spec or current.spec,
-                artifact=body.artifact or current.artifact,
-            )
-            return shown(self._find(name))
+            return self._update(current, body, request) or shown(self._find(name))
 
         @app.delete(f"{root}/jobs/{{name}}")
         async def delete(name: str) -> Response:
@@ -291,46 +315,25 @@ class FakeService:
             del self.jobs[current.id]
             return self._begin("delete", current.id)
 
-        @app.post(f"{root}/jobs/{{name}}/start")
-        async def start(name: str, body: StartFrom | None = None) -> Response:
-            return self._operate(name, "start", JobState.RUNNING)
+        @app.post(f"{root}/jobs/{{name}}/savepoints")
+        async def take(name: str) -> Response:
+            return self._begin("savepoint", name)
 
-        @app.post(f"{root}/jobs/{{name}}/stop")
-        async def stop(name: str, body: StopRequest | None = None) -> Response:
-            return self._operate(name, "stop", JobState.STOPPED)
-
-        @app.post(f"{root}/jobs/{{name}}/restart")
-        async def restart(name: str) -> Response:
-            return self._operate(name, "restart", JobState.RUNNING)
-
-        @app.post(f"{root}/jobs/{{name}}/move")
-        async def move(name: str, body: MoveRequest | None = None) -> Response:
-            return self._operate(name, "move", JobState.RUNNING)
-
-        @app.post(f"{root}/jobs/{{name}}/upgrade")
-        async def upgrade(name: str, request: Request, body: UpgradeRequest | None = None) -> Response:
+        @app.post(f"{root}/jobs/{{name}}/{{action}}")
+        async def act(name: str, action: str, request: Request) -> Response:
+            model, state = ACTIONS[action]
+            sent = await request.body()
+            body = model.model_validate_json(sent) if model and sent else None
             job = self._find(name)
-            assert job is not None
-            if job.state != JobState.RUNNING:
+            if job is None:
+                return missing(name)
+            if action == "upgrade" and job.state != JobState.RUNNING:
                 return problem(409, "state-conflict", f"Job {name} is {job.state}.", kept="nothing was changed.")
-            if body is not None and (body.spec or body.artifact):
-                if request.headers["if-match"] != f'"{job.version}"':
-                    return problem(412, "version-stale", "The version is stale.")
-                self.change(
-                    name,
-                    version=job.version + 1,
-                    spec=body.spec or job.spec,
-                    artifact=body.artifact or job.artifact,
-                )
-            return self._operate(name, "upgrade", JobState.RUNNING)
-
-        @app.post(f"{root}/jobs/{{name}}/resolve")
-        async def resolve(name: str, body: ResolveRequest) -> Response:
-            return self._operate(name, "resolve", JobState.RUNNING)
-
-        @app.post(f"{root}/jobs/{{name}}/cancel")
-        async def cancel(name: str) -> Response:
-            return self._operate(name, "cancel", JobState.CANCELED)
+            changes = isinstance(body, UpgradeRequest) and (body.spec or body.artifact)
+            if changes and (refused := self._update(job, body, request)):
+                return refused
+            self.change(name, state=state)
+            return self._begin(action, job.id)
 
         @app.get(f"{root}/operations")
         async def operations(job: str | None = None, state: str | None = None) -> Page[Operation]:
@@ -370,10 +373,6 @@ class FakeService:
             ]
             return Page(data=rows[:limit])
 
-        @app.get(f"{root}/jobs/{{name}}/recoveries")
-        async def recoveries(name: str, limit: int = 50) -> Page[Recovery]:
-            return Page(data=self.recoveries[:limit])
-
         @app.get(f"{root}/recoveries")
         async def all_recoveries(limit: int = 50) -> Page[ListedRecovery]:
             listed = [ListedRecovery(**dict(row), job_name="words", summary=sentence(row)) for row in self.recoveries]
@@ -387,10 +386,6 @@ class FakeService:
             loss = loss_of(match, [QueryContinuity("words", 41, 42)], exactly_once=True, diverged=0)
             comparison = compare(match, [recovery(id="rec-00", downtime_ms=1000.0)])
             return shown(incident(match, name, loss, comparison, at=NOW, silent_since=NOW))
-
-        @app.get(f"{root}/jobs/{{name}}/exceptions")
-        async def exceptions(name: str, limit: int = 50) -> Page[JobException]:
-            return Page(data=self.exceptions[:limit])
 
         @app.get(f"{root}/jobs/{{name}}/logs", response_model=None)
         async def logs(
@@ -423,18 +418,6 @@ class FakeService:
         async def inspect_checkpoint(name: str, epoch: int) -> Response:
             return shown(checkpoint(epoch)) if epoch <= 41 else missing(str(epoch))
 
-        @app.post(f"{root}/jobs/{{name}}/savepoints")
-        async def take(name: str) -> Response:
-            return self._begin("savepoint", name)
-
-        @app.get(f"{root}/jobs/{{name}}/savepoints")
-        async def savepoints_of(name: str) -> Page[Savepoint]:
-            return Page(data=self.savepoints)
-
-        @app.get(f"{root}/savepoints")
-        async def savepoints() -> Page[Savepoint]:
-            return Page(data=self.savepoints)
-
         @app.delete(f"{root}/savepoints/{{name}}")
         async def delete_savepoint(name: str) -> Response:
             return self._begin("delete-savepoint", None)
@@ -443,17 +426,13 @@ class FakeService:
         async def status() -> Status:
             return self.status
 
-        @app.get(f"{root}/jobs/{{name}}/standbys")
-        async def standbys_of_job(name: str, state: Annotated[list[str] | None, Query()] = None) -> Page[Standby]:
-            return Page(data=[row for row in self.standbys if row.job == name and (not state or row.state in state)])
-
         @app.get(f"{root}/standbys")
-        async def standbys(state: Annotated[list[str] | None, Query()] = None, limit: int = 50) -> Page[Standby]:
-            return Page(data=[row for row in self.standbys if state is None or row.state in state][:limit])
-
-        @app.get(f"{root}/hosts")
-        async def hosts() -> Page[Host]:
-            return Page(data=self.hosts)
+        @app.get(f"{root}/jobs/{{name}}/standbys")
+        async def standbys(
+            name: str | None = None, state: Annotated[list[str] | None, Query()] = None, limit: int = 50
+        ) -> Page[Standby]:
+            rows = [row for row in self.standbys if name in (None, row.job) and (not state or row.state in state)]
+            return Page(data=rows[:limit])
 
         @app.post(f"{root}/hosts")
         async def register(body: HostRegister) -> dict[str, Any]:
@@ -471,10 +450,6 @@ class FakeService:
             token = Token(id="t1", name=body.name, role=body.role, subject="ada", host=body.host, created_at=NOW)
             self.tokens.append(token)
             return TokenCreated(**token.model_dump(), token="clonos_t1_new")
-
-        @app.get(f"{root}/tokens")
-        async def tokens() -> Page[Token]:
-            return Page(data=self.tokens)
 
         @app.get(f"{root}/tokens/self")
         async def token_self() -> Token:

@@ -1,4 +1,4 @@
-"""Completion of names, as the shells ask for it: in a process of its own."""
+"""Completion of names, as the shells ask for it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from clonos.cli.app import app
 from clonos.client.contexts import Contexts
 from clonos.client.credentials import Credentials
 from component.cli.service import TOKEN, FakeService, host, savepoint
 from support.busy import slowdown
 
 
-def completed(line: str, shell: str = "bash", **variables: str) -> list[str]:
+def completed(line: str, shell: str = "bash", *, own_process: bool = False, **variables: str) -> list[str]:
     """What `clonos` offers behind the last word of a command line."""
     words = line.split(" ")
     asked = {
@@ -29,6 +31,10 @@ def completed(line: str, shell: str = "bash", **variables: str) -> list[str]:
             "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         },
     }[shell]
+    if not own_process:
+        result = CliRunner().invoke(app, env={**asked, **variables}, prog_name="clonos")
+        assert result.stderr == ""
+        return result.stdout.split()
     process = subprocess.run(
         [sys.executable, "-c", "import sys; sys.argv = ['clonos']; from clonos.cli import main; main()"],
         capture_output=True,
@@ -60,10 +66,11 @@ def test_names_of_jobs_hosts_and_savepoints(api: FakeService) -> None:
     assert len(api.requests("GET", "/jobs/wordcount/savepoints")) == 1, "the savepoints of this job"
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells(api: FakeService, shell: str) -> None:
-    assert "orders" in " ".join(completed("clonos logs or", shell))
-    assert "wordcount" not in " ".join(completed("clonos logs or", shell))
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_starts_a_process(api: FakeService, shell: str) -> None:
+    offered = " ".join(completed("clonos logs or", shell, own_process=True))
+    assert "orders" in offered
+    assert "wordcount" not in offered
 
 
 def test_names_of_contexts(home: Path) -> None:

@@ -165,38 +165,41 @@ def test_a_missing_kafka_warns_and_an_unreachable_kafka_fails(
 class TestControlPlane:
     """Checks against a fake control plane."""
 
-    def test_a_healthy_control_plane_passes(self, settings: Settings, fake: FakeService) -> None:
-        fake.hosts.append(host())
-        results = statuses(control_plane.check(settings, fake.url, TOKEN))
+    def test_a_healthy_control_plane_passes(self, settings: Settings, service: FakeService) -> None:
+        service.hosts.append(host())
+        results = statuses(control_plane.check(settings, service.url, TOKEN))
         assert results == {"control plane": "ok", "database": "ok", "token": "ok", "hosts": "ok"}
 
-    def test_a_degraded_control_plane_fails(self, settings: Settings, fake: FakeService) -> None:
-        fake.health = Health(
+    def test_a_degraded_control_plane_fails(self, settings: Settings, service: FakeService) -> None:
+        service.health = Health(
             status="degraded", version="0.1.0", database="unavailable", leader=False, checks={"database": "unreachable"}
         )
-        assert statuses(control_plane.check(settings, fake.url, TOKEN)) == {"control plane": "fail", "database": "fail"}
+        assert statuses(control_plane.check(settings, service.url, TOKEN)) == {
+            "control plane": "fail",
+            "database": "fail",
+        }
 
-    def test_no_hosts_fail_and_lost_hosts_warn(self, settings: Settings, fake: FakeService) -> None:
-        assert statuses(control_plane.check(settings, fake.url, TOKEN))["hosts"] == "fail"
-        fake.hosts += [host("host-1"), host("host-2").model_copy(update={"state": HostState.LOST})]
-        assert statuses(control_plane.check(settings, fake.url, TOKEN))["hosts"] == "warn"
+    def test_no_hosts_fail_and_lost_hosts_warn(self, settings: Settings, service: FakeService) -> None:
+        assert statuses(control_plane.check(settings, service.url, TOKEN))["hosts"] == "fail"
+        service.hosts += [host("host-1"), host("host-2").model_copy(update={"state": HostState.LOST})]
+        assert statuses(control_plane.check(settings, service.url, TOKEN))["hosts"] == "warn"
 
-    def test_a_rejected_request_fails(self, settings: Settings, fake: FakeService) -> None:
-        assert statuses(control_plane.check(settings, fake.url, "wrong")) == {"control plane": "fail"}
-        fake.faults.append(problem(403, "of-a-newer-version", "No."))
-        assert statuses(control_plane.check(settings, fake.url, TOKEN)) == {"control plane": "fail"}
-        fake.faults.append(Response("<html>", 500))
-        assert statuses(control_plane.check(settings, fake.url, TOKEN)) == {"control plane": "fail"}
+    def test_a_rejected_request_fails(self, settings: Settings, service: FakeService) -> None:
+        assert statuses(control_plane.check(settings, service.url, "wrong")) == {"control plane": "fail"}
+        service.faults.append(problem(403, "of-a-newer-version", "No."))
+        assert statuses(control_plane.check(settings, service.url, TOKEN)) == {"control plane": "fail"}
+        service.faults.append(Response("<html>", 500))
+        assert statuses(control_plane.check(settings, service.url, TOKEN)) == {"control plane": "fail"}
 
     def test_another_service_at_the_default_address_is_not_a_failure(
-        self, settings: Settings, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+        self, settings: Settings, service: FakeService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(control_plane, "resolve", lambda *_args, **_options: Credentials(fake.url))
+        monkeypatch.setattr(control_plane, "resolve", lambda *_args, **_options: Credentials(service.url))
         (check,) = control_plane.check(settings, None, None)
         assert check.status == "warn"
         assert "belongs to another service" in check.what
         assert "clonos up" in check.fix
-        assert statuses(control_plane.check(settings, fake.url, None)) == {"control plane": "fail"}, "it was named"
+        assert statuses(control_plane.check(settings, service.url, None)) == {"control plane": "fail"}, "it was named"
 
     def test_an_unreachable_control_plane_fails(self, settings: Settings) -> None:
         assert statuses(control_plane.check(settings, "http://127.0.0.1:9", None)) == {"control plane": "fail"}
@@ -204,7 +207,7 @@ class TestControlPlane:
         assert statuses(control_plane.check(settings, None, None)) == {"control plane": "fail"}
 
     def test_a_token_that_expires_soon_warns(
-        self, settings: Settings, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+        self, settings: Settings, service: FakeService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         moment = datetime.now(UTC)
         admin = Token(
@@ -230,23 +233,15 @@ class TestControlPlane:
         Credentials("http://127.0.0.1:9").write(settings.home).chmod(0o644)
         assert statuses(control_plane.check(settings, None, None)) == {"credentials": "fail"}
 
-    def test_a_killed_supervisor_warns(self, settings: Settings, fake: FakeService) -> None:
+    def test_a_killed_supervisor_warns(self, settings: Settings, service: FakeService) -> None:
         folder = Folder.of(settings.home)
         folder.create()
         State("ready", ProcessRecord(1, 1.0)).write(folder)
-        assert statuses(control_plane.check(settings, fake.url, TOKEN))["local stack"] == "warn"
+        assert statuses(control_plane.check(settings, service.url, TOKEN))["local stack"] == "warn"
 
 
-@pytest.fixture
-def fake() -> Iterable[FakeService]:
-    service = FakeService()
-    service.start()
-    yield service
-    service.stop()
-
-
-def test_a_used_port_warns(settings: Settings, fake: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_plane, "FIRST_PORT", int(fake.url.rpartition(":")[2]))
+def test_a_used_port_warns(settings: Settings, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_plane, "FIRST_PORT", int(service.url.rpartition(":")[2]))
     assert statuses(control_plane.port(settings)) == {"port": "warn"}
     monkeypatch.setattr(control_plane, "FIRST_PORT", 9)
     assert statuses(control_plane.port(settings)) == {"port": "ok"}
