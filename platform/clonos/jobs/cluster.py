@@ -11,10 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from clonos.documents import describe_fields, read_yaml
-from clonos.jobs.spec import check_name
+from clonos.documents import read_yaml
+from clonos.jobs.spec import Part, check_name
 
 # Environment variable of a driver with the value of ``spark.authenticate.secret`` of its cluster: other users of the
 # machine see command lines.
@@ -35,11 +35,7 @@ class Manager(StrEnum):
     KUBERNETES = "kubernetes"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True, json_schema_extra=describe_fields)
-
-
-class KubernetesSettings(_Part):
+class KubernetesSettings(Part):
     """How executors run as pods; only with a master ``k8s://…``."""
 
     image: str = Field(min_length=1, pattern=r"^\S+$")
@@ -66,7 +62,7 @@ class KubernetesSettings(_Part):
         return {name: value for name, value in conf.items() if value}
 
 
-class ClusterSettings(_Part):
+class ClusterSettings(Part):
     """How drivers use a Spark cluster: the field ``spec`` of a cluster file."""
 
     master: str
@@ -143,7 +139,7 @@ class ClusterSettings(_Part):
         return self
 
 
-class ClusterMetadata(_Part):
+class ClusterMetadata(Part):
     """Name and labels of a cluster."""
 
     name: Annotated[str, Field(max_length=100)]
@@ -157,7 +153,7 @@ class ClusterMetadata(_Part):
         return check_name(name)
 
 
-class ClusterSpec(_Part):
+class ClusterSpec(Part):
     """The description of a Spark cluster, as in a ``cluster.yaml``."""
 
     api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
@@ -175,7 +171,7 @@ class ClusterSpec(_Part):
         return self.metadata.name
 
 
-class ClusterReport(_Part):
+class ClusterReport(Part):
     """What a check application saw on a cluster (`clonos.driver.cluster_check`)."""
 
     spark: str = ""

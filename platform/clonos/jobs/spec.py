@@ -46,7 +46,9 @@ def check_name(name: str) -> str:
     return name
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of a document of the user. Numbers of fields with a unit need it."""
+
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True, json_schema_extra=describe_fields)
 
     @model_validator(mode="before")
@@ -57,7 +59,7 @@ class _Part(BaseModel):
         return values
 
 
-class Trigger(_Part):
+class Trigger(Part):
     """When the epochs (micro-batches) of a job start."""
 
     interval_ms: _Milliseconds = Field(0, alias="interval", ge=0, json_schema_extra={"default": "0s"})
@@ -66,7 +68,7 @@ class Trigger(_Part):
     """Process the input that exists at start, then finish."""
 
 
-class RestartPolicy(_Part):
+class RestartPolicy(Part):
     """How often and after which delay a driver restarts its queries after failures. The terms are Flink's."""
 
     attempts: int = Field(8, ge=0)
@@ -77,7 +79,7 @@ class RestartPolicy(_Part):
     """Longest delay."""
 
 
-class Standbys(_Part):
+class Standbys(Part):
     """Standbys of a job: warm drivers that take over when its driver fails."""
 
     replicas: int = Field(0, ge=0, le=8)
@@ -100,7 +102,7 @@ class Standbys(_Part):
         return self.replicas if self.mode == "dedicated" else 0
 
 
-class DriverResources(_Part):
+class DriverResources(Part):
     """The resources of a driver process."""
 
     cores: int | None = Field(None, ge=1, le=1024)
@@ -109,7 +111,7 @@ class DriverResources(_Part):
     """Heap of the driver's JVM, in MiB; Spark does not start with less than 480."""
 
 
-class ExecutorResources(_Part):
+class ExecutorResources(Part):
     """The resources of a job's executors on a Spark cluster. The terms are the Spark operator's."""
 
     instances: int = Field(2, ge=1, le=10_000)
@@ -120,7 +122,7 @@ class ExecutorResources(_Part):
     """Heap of each executor's JVM, in MiB; at least Spark's own limit."""
 
 
-class Spec(_Part):
+class Spec(Part):
     """The settings of a job: the field ``spec`` of a job.yaml."""
 
     main: str = ""
@@ -207,7 +209,7 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-class Metadata(_Part):
+class Metadata(Part):
     """Name and labels of a job."""
 
     name: str = Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
@@ -221,7 +223,7 @@ class Metadata(_Part):
         return check_name(name)
 
 
-class JobSpec(_Part):
+class JobSpec(Part):
     """The specification of a job, as in a ``job.yaml``."""
 
     api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"

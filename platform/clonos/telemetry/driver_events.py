@@ -13,11 +13,14 @@ Example:
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import operator
 import re
 import traceback
-from typing import Annotated, Any, ClassVar, Final, Self, get_args
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -562,44 +565,14 @@ class Unknown(DriverEvent, tag=""):
     """An event of a later version."""
 
 
-Event = (
-    State
-    | Session
-    | Executors
-    | Lint
-    | Claimed
-    | Reconciled
-    | Resolved
-    | Rescaled
-    | SinkAdded
-    | TopicCreatedAgain
-    | SourceTopicsDeleted
-    | StaticInputUnpinned
-    | Pinned
-    | Ready
-    | Restart
-    | Waiting
-    | Superseded
-    | Failed
-    | Stopped
-    | Finished
-    | Epoch
-    | Lag
-    | Retention
-    | OpenTransactions
-    | Kafka
-    | LogTopicUnsafe
-    | Truncated
-    | NotTruncated
-    | Standby
-    | Rehearsed
-    | NotRehearsed
-    | StandbyTrouble
-    | Following
-    | PrimaryStalled
-    | Summary
-)
-TYPES: Final[dict[str, type[DriverEvent]]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Event)}
+def _kinds(base: type[DriverEvent]) -> Iterator[type[DriverEvent]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+_BASES: Final = frozenset({QueryEvent, Report, Counted, Unknown})
+TYPES: Final = {str(kind.__struct_config__.tag): kind for kind in _kinds(DriverEvent) if kind not in _BASES}
 """Name of an event → its type."""
 
 
@@ -611,7 +584,7 @@ class _Header(Struct):
 
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(Event)
+_decoder: Final = msgspec.json.Decoder(functools.reduce(operator.or_, TYPES.values()))
 
 
 def as_line(event: DriverEvent) -> str:
