@@ -48,12 +48,9 @@ def carrying() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_work(doing: str) -> Iterator[None]:
-    """Provide a context for a worker's code that calls no user code: it converts an untyped exception to `EpochFailed`.
+    """Convert an untyped exception of a worker's own code to `EpochFailed`; `doing` is the subject of its text.
 
-    Without it, the driver would take the exception's traceback for one of the user's code.
-
-    Args:
-        doing: What the code does, as the subject of the error's text.
+    Without this, the driver would take the exception's traceback for one of the user's code.
 
     Example::
 

@@ -78,11 +78,7 @@ class _Fault:
 
 
 def parse(text: str) -> tuple[_Fault, ...]:
-    """Parse the value of ``CLONOS_FAULT``.
-
-    Raises:
-        ValueError: The text names an unknown point or action.
-    """
+    """Parse the value of ``CLONOS_FAULT``; `ValueError` for an unknown point or action."""
     faults = []
     for fault in filter(None, text.split(";")):
         target, _, action = fault.rpartition(":")
@@ -146,11 +142,7 @@ def injecting(faults: str, log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def acting(point: str, act: Callable[[], None], **values: object) -> Iterator[None]:
-    """Inside the context, call `act` whenever this process reaches `point` with these values.
-
-    Raises:
-        ValueError: `point` is unknown.
-    """
+    """Inside the context, call `act` whenever this process reaches `point` (else `ValueError`) with these values."""
     if point not in POINTS:
         raise ValueError(f"there is no point {point!r}; there are {', '.join(sorted(POINTS))}")
     entry = (_Fault(point, tuple((key, str(value)) for key, value in values.items()), "call"), act)

@@ -37,11 +37,7 @@ def raise_file_limit() -> int:
 
 
 def require_files() -> None:
-    """Raise the limit of open files, and refuse a limit that is too low for a driver's JVM.
-
-    Raises:
-        EnvironmentFault: The hard limit is too low.
-    """
+    """Raise the limit of open files; `EnvironmentFault` if it is too low for a driver's JVM."""
     limit = raise_file_limit()
     if limit < _FEWEST_FILES:
         raise EnvironmentFault(

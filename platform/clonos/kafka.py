@@ -145,11 +145,7 @@ def java_flags(kafka: KafkaSettings) -> list[str]:
 
 
 def _java_key(file: Path) -> str:
-    """Return the text of a key file, if Kafka's Java clients can read it; librdkafka reads more formats.
-
-    Raises:
-        KafkaAccessDenied: The key is in another format, as OpenSSL 1 writes it by default.
-    """
+    """Return the text of a key file; `KafkaAccessDenied` if Kafka's Java clients cannot read its format."""
     text = file.read_text()
     if "-----BEGIN PRIVATE KEY-----" in text or "-----BEGIN ENCRYPTED PRIVATE KEY-----" in text:
         return text
@@ -217,11 +213,7 @@ def admin_client(kafka: KafkaSettings, topic: str, *, timeout_s: float = 5.0) ->
 
 
 def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
-    """Return the names in `names` that do not exist as topics.
-
-    Raises:
-        BrokerUnavailable: No broker answered.
-    """
+    """Return the names in `names` that do not exist as topics; `BrokerUnavailable` if no broker answered."""
     try:
         known = AdminClient(client_config(kafka)).list_topics(timeout=15).topics
     except KafkaException as error:

@@ -74,10 +74,8 @@ def format_size(size: int) -> str:
 
 
 def require_units(model: type[BaseModel], values: dict[str, Any]) -> None:
-    """Reject numbers without a unit in fields that need one: `values` by field alias, as the user wrote them.
-
-    Raises:
-        ValueError: A number has no unit; the message has the field and an example.
+    """Reject numbers without a unit (`ValueError`) in fields that need one; `values` are by alias, as the user wrote
+    them.
     """
     for field in model.model_fields.values():
         unit = next((part for part in field.metadata if isinstance(part, Unit)), None)

@@ -71,8 +71,7 @@ _TOKEN_OVERLAP_S: Final = 86_400  # a request with the old token may be on its w
 class Agent:
     """The agent process of one host: registers the host, then supervises its drivers.
 
-    Raises:
-        SpecError: The settings contradict each other, or the agent's user cannot apply them.
+    `SpecError` if the settings contradict each other, or the agent's user cannot apply them.
     """
 
     def __init__(self, settings: AgentSettings) -> None:

@@ -88,12 +88,9 @@ class RunDirectory:
         self.folder.chmod(0o700)
 
     def create(self, spec: str, user: DriverUser | None = None, *, cluster: str = "") -> None:
-        """Create the directories and files that the run's driver needs.
+        """Create the directories and files that the run's driver needs: `spec` is YAML, `cluster` JSON (empty: none).
 
-        Args:
-            spec: The job's specification, as YAML.
-            cluster: The description of its Spark cluster, as JSON; empty: it uses none.
-            user: Owner of the driver's files; only its group can read the code. Default the agent's own user.
+        The driver's files belong to `user`, and only its group can read the code. Default: the agent's own user.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         for folder in (self.work, self.scratch):
@@ -145,11 +142,7 @@ class AgentDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the directory against other agent processes, inside the context.
-
-        Raises:
-            DirectoryInUse: Another agent holds the lock.
-        """
+        """Lock the directory against other agents inside the context; `DirectoryInUse` if one holds the lock."""
         with (self._folder / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,13 +35,10 @@ def may_raise() -> bool:
 
 
 def set_priority(session: int, priority: Priority) -> bool:
-    """Set the priority of every thread of a session, and of its later processes.
+    """Set the priority of a session's threads and later processes; returns whether nothing is left to do later.
 
     Only a process with the capability ``CAP_SYS_NICE``, such as root, can raise a priority again. Without it nothing is
     changed.
-
-    Returns:
-        Whether nothing is left to do; otherwise call again later.
     """
     if not may_raise():
         return True
@@ -67,13 +64,10 @@ class SessionPriority:
 
 
 def set_group_priority(session: int, priority: Priority) -> bool:
-    """Set the priority of a session among others. It is not inherited by sessions that the session's processes start.
+    """Set the priority of a session among others; returns as `set_priority`. Sessions that it starts do not inherit it.
 
     Nothing is changed where Linux does not schedule sessions as groups, or if the process `session` does not lead its
     session: an agent that a shell starts is in the session of the terminal. Negative values need ``CAP_SYS_NICE``.
-
-    Returns:
-        As `set_priority`.
     """
     try:
         if os.getsid(session) == session:

@@ -116,10 +116,9 @@ def find_driver(run: str, attempt: int) -> int | None:
 
 
 def kill_all(run: str, pid: int | None, identity_: str) -> int:
-    """Kill all processes of a driver's session, and all with the run in their environment; returns their number.
+    """Kill a driver's session, and all processes with the run in their environment; returns how many.
 
-    Raises:
-        TimeoutError: Some processes did not exit.
+    `TimeoutError` if some do not exit.
     """
     killed: set[int] = set()
     deadline = Deadline(_KILL_TIMEOUT_S)

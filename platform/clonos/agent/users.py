@@ -28,12 +28,7 @@ class DriverUser:
 def driver_user(settings: AgentSettings, owner_number: int) -> DriverUser | None:
     """Return the user of an owner's drivers and tasks; None: the agent's own.
 
-    Args:
-        settings: Settings of the agent.
-        owner_number: Number of the owner, from 1; 0: the control plane sent none.
-
-    Raises:
-        EnvironmentFault: The range of ``--uids`` has no user for this owner.
+    `owner_number` counts from 1; 0: the control plane sent none. `EnvironmentFault` if ``--uids`` has no user for it.
     """
     uids = settings.uid_range
     if uids is None:
@@ -60,11 +55,7 @@ def share_folder(folder: Path) -> None:
 
 
 def close_folder(folder: Path) -> None:
-    """Create a folder that only the agent may enter, or make it one.
-
-    Raises:
-        SpecError: Other users can enter it, and its mode cannot be changed.
-    """
+    """Create a folder that only the agent may enter, or make it one; `SpecError` if its mode cannot be changed."""
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -69,12 +69,7 @@ class PoolDriver:
 
 
 class WarmPool:
-    """Keeps `AgentSettings.pool_size` pool drivers warm.
-
-    Args:
-        settings: Settings of the agent.
-        folder: Directory of all pool drivers of this agent.
-    """
+    """Keeps `AgentSettings.pool_size` pool drivers warm, each with a directory in `folder`."""
 
     def __init__(self, settings: AgentSettings, folder: Path) -> None:
         self._settings = settings

@@ -29,10 +29,6 @@ def _key(record: Marker | EpochCommitted) -> _EpochKey:
 class CommittedEpochs:
     """The committed epochs of a job's causal log, in the order of their commits, with the sums of their markers.
 
-    Args:
-        kafka: The Kafka cluster of the log.
-        job: The job's name.
-
     Attributes:
         epochs: The committed epochs whose markers are all visible; the first one stands for the beginning.
         complete: Whether the log holds all that was ever written to it, in one lineage.
@@ -61,11 +57,7 @@ class CommittedEpochs:
         self._begun: dict[int, bool] = {}  # log partition → whether its first record was at offset 0
 
     def update(self) -> None:
-        """Read what was written since the last call.
-
-        Raises:
-            BrokerUnavailable: Kafka did not answer.
-        """
+        """Read what was written since the last call; `BrokerUnavailable` if Kafka did not answer."""
         commits: list[EpochCommitted] = []
         first = self._lineage == 0  # the first record of a log is a claim
 

@@ -33,12 +33,7 @@ class Earlier(NamedTuple):
 
 
 class VisibleOutput:
-    """Reads topics from their first offsets, and adds up what it has read.
-
-    Args:
-        kafka: The Kafka cluster of the topics.
-        topics: The topics to which the job publishes.
-        on_read: Called while a snapshot is read.
+    """Reads topics from their first offsets, and adds up what it has read; `on_read` is called for a snapshot.
 
     Attributes:
         topics: The topics, sorted.
@@ -87,11 +82,7 @@ class VisibleOutput:
             raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
 
     def snapshot(self) -> Sum:
-        """Read up to the last stable offsets of now; returns the sum of all records so far.
-
-        Raises:
-            BrokerUnavailable: Kafka did not answer.
-        """
+        """Read up to the last stable offsets of now; returns the sum of all records so far. Raises as the class."""
         ends = {place: self._bounds(*place)[1] for place in self._positions}
         due = {place: end for place, end in ends.items() if self._positions[place] < end}
         if due:
@@ -132,13 +123,11 @@ class VisibleOutput:
             del due[place]
 
     def earlier(self, published: Iterable[Sum]) -> Earlier:
-        """Return the sums of the output before its last transactions; each of these published one of the sums.
+        """Return the sums of the output before its last transactions, each of which published one of the sums, newest
+        first.
 
         The records of a transaction are the last run of some partitions, unless transactions overlapped. So this finds
         nothing for lanes that tasks publish.
-
-        Args:
-            published: The sums, the newest transaction's first.
         """
         runs = {place: list(sums) for place, sums in self._runs.items()}
         now, earlier = self._sum, list[Sum]()

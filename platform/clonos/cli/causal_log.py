@@ -86,11 +86,7 @@ def cat(
 def record_filter(epoch: str | None, query: str | None, partitions: Sequence[int] | None, kinds: str | None) -> Keep:
     """Build the filter of ``cat``'s options: a record passes if it matches all of them. None: no such condition.
 
-    Args:
-        epoch: An epoch (``12``) or a range (``10..12``).
-        query: Name of a query.
-        partitions: Numbers of log partitions.
-        kinds: Kinds of records, separated by commas.
+    `epoch` is one (``12``) or a range (``10..12``), and commas separate `kinds`.
     """
     epochs = _epochs(epoch) if epoch is not None else None
     names = {name.strip() for name in kinds.split(",") if name.strip()} if kinds is not None else None

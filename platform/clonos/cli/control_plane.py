@@ -60,11 +60,7 @@ def restore(
 
 
 def _run(*arguments: str) -> None:
-    """Run a command of `clonos_api.store` in a child process; exit with its exit code if it fails.
-
-    Raises:
-        EnvironmentFault: `clonos_api` or its dependencies are not installed.
-    """
+    """Run a command of `clonos_api.store` in a child process; exit with its exit code if it fails."""
     import importlib.util
 
     if importlib.util.find_spec("sqlalchemy") is None or importlib.util.find_spec("clonos_api") is None:

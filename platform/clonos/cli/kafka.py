@@ -268,11 +268,7 @@ def stop(
 
 
 def _confirm_stop(servers: str) -> None:
-    """Ask before the Kafka of a running platform is stopped.
-
-    Raises:
-        DirectoryInUse: There is no terminal to ask on.
-    """
+    """Ask before the Kafka of a running platform is stopped; `DirectoryInUse` without a terminal to ask on."""
     from clonos.local.state import Folder, State
     from clonos.settings import Settings
 

@@ -56,13 +56,7 @@ class Inspection(BaseModel):
 
 
 def fetch(client: Client, name: str) -> Inspection:
-    """Request what ``clonos job inspect`` shows: a job, its metrics and run, and its newest generation, recovery and
-    error.
-
-    Args:
-        client: The connection to the control plane.
-        name: Name or id of the job.
-    """
+    """Request what ``clonos job inspect`` shows of a job: itself, its metrics and run, and the newest of the others."""
     job = client.jobs.get(name)
     generations = client.jobs.generations(job.id, limit=1).data
     recoveries = client.jobs.recoveries(job.id, limit=1).data

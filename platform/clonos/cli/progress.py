@@ -83,12 +83,9 @@ class Progress:
         return self._shown and self._clock() - self._begun > _AFTER_S
 
     def show(self, phase: str, *, detail: str = "", left_s: float | None = None) -> None:
-        """Show the current phase, if the wait takes longer than two seconds.
+        """Show the current phase and how far it is, if the wait takes longer than two seconds.
 
-        Args:
-            phase: What happens now.
-            detail: How far it is, such as ``7 of 9 records``.
-            left_s: Remaining seconds; None: estimated from the usual duration.
+        The remaining seconds `left_s` are estimated from the usual duration if they are None.
         """
         if not self.due:
             return
@@ -125,12 +122,7 @@ class Progress:
 
 
 def completed(call: Call, operation: Operation, name: str) -> Operation:
-    """Wait until an operation is completed, and show the progress.
-
-    Args:
-        call: The call of the command.
-        operation: The operation, as the request returned it.
-        name: Name of the job, savepoint or cluster.
+    """Wait until an operation on `name` is completed, and show the progress.
 
     Raises:
         NoHost: The operation waits for a host, and none is READY.
@@ -207,11 +199,7 @@ def _raise_failure(job: Job) -> None:
 
 
 def placed(client: Client, job: Job) -> None:
-    """Wait until a new job has a host, at most three seconds.
-
-    Raises:
-        NoHost: No host is registered, or none accepts the job.
-    """
+    """Wait until a new job has a host, at most three seconds; `NoHost` if none accepts the job."""
     patience = _HostPatience(client)
     until = time.monotonic() + _PLACED_S
     while job.run is None and job.state in ("CREATED", "STARTING") and time.monotonic() < until:
@@ -247,10 +235,6 @@ def working(call: Call, job: str) -> None:
     """Wait until each query of a started job has finished an epoch, or has no input: before, it may fail any moment.
 
     A query that never finished an epoch may have no input, which nobody reports: it has `_FIRST_S` seconds to fail.
-
-    Args:
-        call: The call of the command.
-        job: Name or id of the job.
 
     Raises:
         WaitTimeout: A query has input, and has not finished an epoch in time.

@@ -55,13 +55,10 @@ class Call:
         *,
         none: str,
     ) -> None:
-        """Print a list.
+        """Print a page of the REST API as a table (`clonos.cli.show.table`), as JSON, or as names.
 
-        Args:
-            page: The page of the REST API.
-            columns: Cell function per title, as for `clonos.cli.show.table`.
-            name: Text of a row for the format ``name``; default: the first column's.
-            none: Message on stderr for an empty list.
+        `name` is the text of a row for the format ``name`` (default: the first column), `none` the message about no
+        rows.
         """
         if self.as_json:
             show.show_json(page)

@@ -60,12 +60,7 @@ def show(body: Body, text: Callable[[Body], str | RenderableType], *, as_json: b
 
 
 def table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], Cell]]) -> Table:
-    """Lay out rows in columns.
-
-    Args:
-        rows: The rows.
-        columns: Cell function per title; None is shown as a dash. Columns whose title ends with ``#`` align right.
-    """
+    """Lay out rows in columns: title → cell. None is shown as a dash; a title with ``#`` at its end aligns right."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="dim")

@@ -51,11 +51,7 @@ class Contexts:
 
     @classmethod
     def read(cls) -> Contexts:
-        """Read the user's file; without a file there are no contexts.
-
-        Raises:
-            SpecError: Other users may read the file, or its format is invalid.
-        """
+        """Read the user's file, if there is one; `SpecError` if others may read it, or its format is invalid."""
         file = cls.file()
         text = read_private(file)
         if text is None:

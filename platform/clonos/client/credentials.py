@@ -32,11 +32,7 @@ class Credentials:
 
     @classmethod
     def read(cls, home: Path) -> Credentials | None:
-        """Read the credentials file below `home` (``CLONOS_HOME``); None if there is none.
-
-        Raises:
-            SpecError: Other users may read the file, or its format is invalid.
-        """
+        """Read the credentials file below `home`, if there is one; `SpecError` if others may read it, or it is invalid."""
         file = cls.file(home)
         text = read_private(file)
         if text is None:

@@ -50,11 +50,7 @@ class Backoff:
 
 
 def refuse_plain_http(api: str) -> None:
-    """Refuse an address to which a token would be sent unencrypted: `http` on another machine.
-
-    Raises:
-        SpecError: The address is one, and ``CLONOS_API_ALLOW_HTTP`` is not set.
-    """
+    """Raise `SpecError` for `http` on another machine, unless ``CLONOS_API_ALLOW_HTTP`` is set: it shows the token."""
     if httpx.URL(api).scheme != "http" or on_this_machine(api) or Settings().api_allow_http:
         return
     raise SpecError(
@@ -75,11 +71,7 @@ def on_this_machine(api: str) -> bool:
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities in the PEM file `ca`; None: this machine's.
-
-    Raises:
-        SpecError: The file cannot be read, or is not a PEM file with certificates.
-    """
+    """Return a TLS context that trusts the authorities in the PEM file `ca` (else `SpecError`); None: this machine's."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -102,11 +94,7 @@ def reason_of(error: Exception) -> str:
 
 
 def decode(kind: type[T], content: bytes | str) -> T:
-    """Parse a response body of the API as `kind`. Fields that a newer control plane added are ignored.
-
-    Raises:
-        ApiError: The body has another format.
-    """
+    """Parse a response body as `kind`, without the fields of newer versions; `ApiError` for another format."""
     try:
         adapter = _adapters.get(kind) or _adapters.setdefault(kind, TypeAdapter(kind))
         resource: T = adapter.validate_json(content, extra="ignore")

@@ -42,14 +42,8 @@ def read_submission(
     """Read the job at `path`: a ``.py`` file, a ``job.yaml``, or their folder.
 
     With a YAML file, the code is the file's whole folder. Without one, the job has the name in its decorator. Other
-    arguments of the decorator apply where the specification has no value, as with ``clonos run``.
-
-    Args:
-        path: File or folder.
-        name: Name of the job, instead of the specified one.
-        params: Parameters that are added to the specification's, or replace them.
-        standbys: Number of dedicated standbys, instead of the specified number and mode.
-        cluster: Name of a Spark cluster, instead of the specified master or cluster.
+    arguments of the decorator apply where the specification has no value, as with ``clonos run``. The arguments replace
+    what is specified: `standbys` also the mode, `cluster` also the master; `params` are added.
 
     Raises:
         JobFileInvalid: There is no job.

@@ -169,12 +169,9 @@ class EmbeddedKafka:
         self._await_ready(cluster, own, states.count("running"), timeout_s, only=node)
 
     def train(self) -> Path | None:
-        """Create the ahead-of-time cache of brokers for this Java and these jars.
+        """Create the ahead-of-time cache of brokers for this Java and these jars; None if this Java supports none.
 
         This cluster, which must not run yet, is started for the training and stopped.
-
-        Returns:
-            The cache, or None if this Java does not support caches.
         """
         java = java_binary()
         if not aot.supported(java):

@@ -75,11 +75,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int]:
-    """`count` distinct free ports, chosen at random, and not in `without`.
-
-    Raises:
-        PortInUse: Fewer ports are free.
-    """
+    """Return distinct free ports, chosen at random, and not in `without`; `PortInUse` if fewer are free."""
     with ExitStack() as probes:
         ports: list[int] = []
         for port in random.SystemRandom().sample(_FREE, len(_FREE)):

@@ -9,11 +9,7 @@ from clonos.settings import KafkaSettings, Settings
 
 
 def reachable_kafka(settings: Settings) -> KafkaSettings:
-    """Return the configured Kafka, else the running embedded Kafka of `settings.home`.
-
-    Raises:
-        BrokerUnavailable: Neither is reachable, or no broker is at the address that it advertises.
-    """
+    """Return the configured Kafka, else the running embedded Kafka of `settings.home`; else `BrokerUnavailable`."""
     kafka = settings.kafka
     if not kafka.bootstrap_servers:
         embedded = EmbeddedKafka(settings.home / "kafka")

@@ -97,17 +97,11 @@ def _version_flags(java: Path) -> list[str]:
 
 
 def java_home_for_spark(folder: Path, java: Path, cache: StartUpCache | None = None) -> Path:
-    """Return a ``JAVA_HOME`` that makes Spark's own launchers start `java`.
+    """Return a ``JAVA_HOME`` that makes Spark's own launchers start `java`, with a cache that makes executors faster.
 
-    Args:
-        folder: Directory for a launcher script; it is created if needed.
-        java: Java executable.
-        cache: A cache that makes executors start faster.
-
-    Returns:
-        The home of `java` if it has the vector module and needs no flags; else `folder`, whose ``bin/java`` drops the
-        module and adds the flags. With a cache it also replaces Spark's module flags by the training run's,
-        because they must be equal, and begins the class path with the cache's.
+    It is the home of `java` if that has the vector module and needs no flags; else `folder`, whose ``bin/java`` drops
+    the module and adds the flags. With a cache it also replaces Spark's module flags by the training run's, because
+    they must be equal, and begins the class path with the cache's.
     """
     home = java.resolve().parent.parent
     lacks_module = not _has_module(home, _VECTOR)

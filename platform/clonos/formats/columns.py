@@ -41,11 +41,7 @@ class Bound(NamedTuple):
 
     @classmethod
     def of(cls, event_time: str, ahead: str, record: T.StructType) -> Self:
-        """Check and parse the arguments of `ctx.decode`.
-
-        Raises:
-            SpecError: The record has no such field of type ``timestamp``, or `ahead` is not a duration.
-        """
+        """Check and parse the arguments of `ctx.decode`: `SpecError` without such a timestamp or duration."""
         if event_time not in record.names or not isinstance(record[event_time].dataType, T.TimestampType):
             raise SpecError(
                 f"event_time={event_time!r} is not a field of type timestamp; the record has "
@@ -235,11 +231,7 @@ class _Decoding:
         self._decode: Decode = reader.open(self._schema)
 
     def decode(self, values: list[bytes | None], arrow: pa.DataType) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
-        """Decode the values of a batch.
-
-        Returns:
-            The records, null for a null value or poison; and index → class and message of the error, for poison.
-        """
+        """Decode a batch: the records, null for null or poison; and index → class and message of the error, for poison."""
         records: list[Any] = []
         poison: dict[int, tuple[str, str]] = {}
         for index, value in enumerate(values):

@@ -91,11 +91,7 @@ class Pins:
         return self.ask(f"register {subject}", registry, register, text=text)
 
     def url(self, own: str | None, *, format_name: str) -> str:
-        """Return the registry's URL for a format: its `own` URL, or the job's default.
-
-        Raises:
-            SpecError: There is no URL, or it holds credentials.
-        """
+        """Return a format's `own` URL, or the job's; `SpecError` if there is none, or it holds credentials."""
         url = own or self.registry
         if not url:
             raise SpecError(
@@ -206,11 +202,7 @@ def header(number: int) -> bytes:
 
 
 def split(value: bytes) -> tuple[SchemaKey, bytes]:
-    """Split a record in the registry's wire format into the schema's id or GUID and the rest.
-
-    Raises:
-        ValueError: The record is not in this format.
-    """
+    """Split a record in the registry's wire format into schema id or GUID, and the rest; else `ValueError`."""
     if len(value) >= HEADER and value[0] == MAGIC:
         return int.from_bytes(value[1:HEADER], "big"), value[HEADER:]
     if len(value) >= _GUID_HEADER and value[0] == _MAGIC_OF_GUID:

@@ -177,11 +177,7 @@ def json_decoder(spark: T.StructType) -> Callable[[bytes], Any]:
 
 
 def nested(decode: Callable[[bytes], R], value: bytes) -> R:
-    """Decode JSON whose nesting does not depend on the depth of the calls around it, as Python's limit does.
-
-    Raises:
-        Undecodable: The JSON is nested deeper than 900 levels.
-    """
+    """Decode JSON of any nesting up to 900 levels (else `Undecodable`), however deep the calls around it are."""
     if value.count(b"[") + value.count(b"{") > _DEEPEST and _depth(value) > _DEEPEST:
         raise Undecodable(f"is nested deeper than {_DEEPEST} levels")
     try:

@@ -191,16 +191,5 @@ class ClusterReport(Part):
 
 
 def read_cluster(path: Path) -> ClusterSpec:
-    """Read the description of a cluster from a YAML file.
-
-    Args:
-        path: The file, usually ``cluster.yaml``.
-
-    Raises:
-        SpecError: The file is missing or invalid; the message names the field.
-
-    Example:
-        >>> read_cluster(Path("cluster.yaml")).spec.master
-        'spark://master:7077'
-    """
+    """Read the description of a cluster from a YAML file; `SpecError` names the invalid field."""
     return read_yaml(path, ClusterSpec, "a description of a cluster")

@@ -37,10 +37,7 @@ def has_traceback(text: str) -> bool:
 
 
 def python_failure(text: str) -> str:
-    """Describe the last traceback in the text of Spark's exception.
-
-    Args:
-        text: The text, with the traceback and usually the JVM's stack after it.
+    """Describe the last traceback in the text of Spark's exception, which usually has the JVM's stack after it.
 
     Returns:
         For example ``ZeroDivisionError: division by zero, in ratio (job.py, line 5: return 1 / n), called by score

@@ -64,9 +64,6 @@ class Job:
     def define(self, context: JobContext) -> None:
         """Run the job function, which adds sources and queries to `context`.
 
-        Args:
-            context: Receives the sources and queries.
-
         Raises:
             JobCodeError: The function raised, or stopped the Spark session.
             SpecError: The function defined no sink.
@@ -163,13 +160,7 @@ def named_topics(code: Path) -> list[str]:
 
 
 def with_all_missing(error: TopicMissing, code: Path, topics_missing: Callable[[list[str]], list[str]]) -> TopicMissing:
-    """Add the other missing topics that the code names to the error about the first one.
-
-    Args:
-        error: The error.
-        code: The job file.
-        topics_missing: Returns the given topics that do not exist.
-    """
+    """Add the other missing topics that the code file names to the error about the first one."""
     others: list[str] = []
     with contextlib.suppress(ClonosError):  # Kafka did not answer again
         others = [topic for topic in topics_missing(named_topics(code)) if repr(topic) not in error.what]

@@ -26,12 +26,6 @@ _NO_SESSION: Final = "SESSION_OR_CONTEXT_NOT_EXISTS"
 def import_file(path: Path) -> ModuleType:
     """Import a Python file. Its functions are pickled by value, because workers may not have the file.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The module.
-
     Raises:
         JobFileInvalid: `path` is not a Python file.
         SessionRequired: The file uses Spark at import, and there is no session.

@@ -218,12 +218,7 @@ def lock_of(job: Path) -> Path | None:
 def activate(job: Path, home: Path) -> None:
     """Use the packages of a job in this process and its workers; may replace this program by a new start of it.
 
-    Args:
-        job: The job file.
-        home: ``CLONOS_HOME``, where packages are installed.
-
-    Raises:
-        PackagesInvalid, PackagesUnavailable: As `install`.
+    They are installed below `home` (``CLONOS_HOME``); raises as `install`.
     """
     file = lock_of(job)
     if file is None:

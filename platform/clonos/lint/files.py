@@ -110,11 +110,7 @@ def python_files(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path, root: Path) -> Module:
-    """Read and parse one Python file; `root` is the folder from which its absolute imports are searched.
-
-    Raises:
-        SpecError: The file cannot be read or is not Python; the message names the line.
-    """
+    """Read and parse a Python file, whose absolute imports are searched from `root`; `SpecError` names the line."""
     try:
         content = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)

@@ -359,10 +359,7 @@ def clean(folder: Folder, home: Path) -> None:
 
 
 def down(home: Path, *, timeout_s: float = 120.0) -> bool:
-    """Stop the platform of `home`; kill its supervisor after `timeout_s` seconds.
-
-    Returns:
-        Whether a platform was running.
+    """Stop the platform of `home`, and return whether one was running; kill its supervisor after `timeout_s`.
 
     Raises:
         DirectoryInUse: The supervisor does not exit, or another one starts.
@@ -397,11 +394,7 @@ def _last_lines(file: Path) -> str:
 
 
 def stop_drivers(home: Path, agents: Sequence[str]) -> int:
-    """Stop the remaining drivers (pool drivers too) of the agents with these names, and all their child processes.
-
-    Returns:
-        The number of stopped processes.
-    """
+    """Stop the remaining drivers (pool drivers too) of the agents with these names; returns how many processes."""
     stopped = 0
     for name in agents:
         folder = home.absolute() / "agent" / name

@@ -68,12 +68,7 @@ class Contents:
 
 
 def inspect(path: Path, name: str, *, limits: Limits = LIMITS) -> Contents:
-    """Check and describe uploaded code; writes nothing.
-
-    Args:
-        path: The uploaded file.
-        name: The user's name of the file: ``….py`` or ``….zip``.
-        limits: Maximum sizes.
+    """Check and describe uploaded code, which the user calls `name` (``….py`` or ``….zip``); writes nothing.
 
     Raises:
         ArchiveInvalid: The code breaks a rule; the message names the member.
@@ -96,10 +91,7 @@ def inspect(path: Path, name: str, *, limits: Limits = LIMITS) -> Contents:
 
 
 def unpack(path: Path, directory: Path, *, limits: Limits = LIMITS) -> list[Path]:
-    """Check an archive again, and write its files below `directory`, which must not exist.
-
-    Returns:
-        The written files, in the order of the archive.
+    """Check an archive again, and write its files below `directory`, which must not exist; returns them in order.
 
     Raises:
         ArchiveInvalid: The archive breaks a rule; `directory` does not exist afterwards.
@@ -131,11 +123,7 @@ def _write(file: BinaryIO, directory: Path) -> Iterator[Path]:
 
 
 def check_name(name: str, *, limit: int = LIMITS.name) -> None:
-    """Check that the path of a member is relative and stays inside the archive on every operating system.
-
-    Raises:
-        ArchiveInvalid: The path is absolute, leaves the archive, is too long or has forbidden characters.
-    """
+    """Raise `ArchiveInvalid` if a member's path is absolute, leaves the archive, or is unsafe on some system."""
     shown = ascii(name[:80])
     if not name or len(name.encode("utf-8", "surrogatepass")) > limit:
         raise ArchiveInvalid(f"The name {shown} is empty or has more than {limit} bytes.")

@@ -28,12 +28,7 @@ _DOMAINS: Final[tuple[tuple[range, Domain], ...]] = (
 
 
 class SpecRefused(SpecError):
-    """Fields of a request are invalid; the response names each.
-
-    Args:
-        problems: The invalid fields, at least one.
-        kept: What was kept safe.
-    """
+    """Fields of a request are invalid, at least one; the response names each."""
 
     def __init__(self, problems: Sequence[FieldProblem], *, kept: str = "") -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -56,10 +51,7 @@ def kind_of(slug: str) -> tuple[Domain, bool]:
 def new_failure(kind: type[ClonosError], what: str, **parts: Any) -> Failure:
     """Return the REST failure of an error that the control plane reports and no process raised.
 
-    Args:
-        kind: Class of the error.
-        what: What happened, one sentence.
-        parts: Fields of `Failure` that differ from the class's, for example ``hint``.
+    `parts` are fields of `Failure` that differ from the class's, for example ``hint``.
     """
     fields = {
         "kept": kind.kept_default,
@@ -74,9 +66,7 @@ def new_failure(kind: type[ClonosError], what: str, **parts: Any) -> Failure:
 def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:
     """Return the REST failure of an error, with the current time.
 
-    Args:
-        error: The error.
-        slug: Slug to report instead of the error's own, for a subclass that this version does not define.
+    `slug` replaces the error's own, for a subclass that this version does not define.
     """
     return Failure(
         error=slug if isinstance(slug, str) and slug else error.slug,

@@ -217,14 +217,10 @@ def loss_of(
     diverged: int,
     verification: Verification | None = None,
 ) -> Loss:
-    """Say what a recovery lost, from the epochs on both sides of the failure.
+    """Say what a recovery lost, from the epochs of each query on both sides of the failure.
 
-    Args:
-        recovery: The recovery.
-        queries: The epochs of each query of the job.
-        exactly_once: Whether all sinks of the job deliver exactly once, with a causal log.
-        diverged: Number of lanes that differed in replays of this job.
-        verification: The newest verification of the job's output; None: there is none.
+    `exactly_once`: all sinks deliver so, with a causal log. `diverged` is the number of lanes that differed in replays
+    of this job, `verification` the newest one of its output.
     """
     evidence = [_continuity(query) for query in queries] + list(_replay(recovery))
     if verification is not None:

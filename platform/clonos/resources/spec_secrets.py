@@ -76,11 +76,7 @@ class ClusterSecrets(NamedTuple):
 
 
 def with_secrets(cluster: ClusterSpec, folder: Path) -> ClusterSecrets:
-    """Read the secrets of a cluster: the files in ``clusters`` below `folder`, which no job gets.
-
-    Raises:
-        SpecError: A reference has no usable name, or there is no secret of that name.
-    """
+    """Read the secrets of a cluster: the files in ``clusters`` below `folder`, which no job gets, else `SpecError`."""
     read = _from(folder / _CLUSTERS)
     settings = cluster.spec
     conf = {name: resolve(value, read) for name, value in settings.spark_conf.items()}

@@ -616,11 +616,7 @@ def from_line(line: str | bytes) -> DriverEvent:
 
 
 def from_fields(fields: Any) -> DriverEvent:
-    """Return the event with these fields, one of which is ``event``.
-
-    Raises:
-        ValueError: As `from_line`.
-    """
+    """Return the event with these fields, one of which is ``event``; raises as `from_line`."""
     header = msgspec.convert(fields, _Header)
     kind = TYPES.get(header.event)
     if kind is None:

@@ -31,13 +31,10 @@ _OMITTED: Final = frozenset(
 
 
 class Events:
-    """Appends events to a file, which restarts of a job share, and passes them to handlers.
+    """Appends events to a file (JSON lines), which restarts of a job share, and passes them to handlers.
 
-    Args:
-        job: The job's name.
-        path: JSON lines file, or None.
-        handlers: Called with each event after it is written, one event at a time; epochs wait for them, so they must
-            be fast. An `OSError` of a handler is ignored; `emit` raises any other error.
+    Epochs wait for handlers, which get one event at a time, so they must be fast. An `OSError` of a handler is ignored;
+    `emit` raises any other error.
 
     Attributes:
         generation: Generation of the driver's newest claim, a field of each event; 0 before the first claim.

@@ -146,11 +146,7 @@ class LogParser:
         return entries
 
     def add(self, run: str, line: str) -> tuple[LogEntry, bool]:
-        """Parse the next line of a run.
-
-        Returns:
-            The entry of this line alone, and whether the line continues the newest entry of its run (see `joined`).
-        """
+        """Parse the next line of a run: its entry alone, and whether it continues the newest one (see `joined`)."""
         line = plain(line)
         before = self._newest.get(run)
         if before is not None and _continues(self._blocks[run], line):

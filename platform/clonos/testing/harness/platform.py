@@ -59,12 +59,10 @@ class Stack:
         self._client: Client | None = None
 
     def up(self, *options: str) -> dict[str, Any]:
-        """Run ``clonos up --detach``, on a random free port unless ``--port`` is given.
+        """Run ``clonos up --detach``, on a random free port unless ``--port`` is given; returns the JSON that it
+        prints.
 
         From its usual first port on, another platform could take the port of a control plane that was killed.
-
-        Returns:
-            The JSON that the command prints: ``api``, ``kafka``, ….
         """
         options = (*self._options, *options)
         if _PORT not in options:
@@ -144,10 +142,7 @@ class Stack:
 def has_rehearsed(home: Path, standby: Standby, *, with_state: bool = False) -> bool:
     """Whether the newest process of a standby has ended its rehearsals. It makes three quarters of them after READY.
 
-    Args:
-        home: The platform's home directory, on this machine.
-        standby: The standby.
-        with_state: Whether it must also have read a snapshot of the job's state.
+    With `with_state` it must also have read a snapshot of the job's state.
     """
     events_file = home / "agent" / standby.host / "runs" / standby.id / "events.jsonl"
     rehearsed = False
@@ -243,11 +238,7 @@ class PlatformJob:
         return self.until(lambda: self.ready_standby(host), f"a standby is READY{' on ' + host if host else ''}")
 
     def kill_driver(self) -> Killed:
-        """Kill the driver and all its child processes with SIGKILL.
-
-        Returns:
-            The number of killed processes (0 if no driver runs), and the time of the kill.
-        """
+        """Kill the driver and its child processes with SIGKILL; returns how many there were, and the time of the kill."""
 
         def current() -> tuple[ProcessGroup | None] | None:
             run = self.driver_run()

@@ -200,12 +200,7 @@ class ChildProcess(ProcessGroup):
 
 
 def kill_together(*groups: ProcessGroup, also: Iterable[psutil.Process] = ()) -> Killed:
-    """Kill several groups at the same time with SIGKILL and wait until all their processes have exited.
-
-    Args:
-        groups: The groups.
-        also: Processes outside of these groups.
-    """
+    """Kill several groups, and processes outside of them, at the same time with SIGKILL; wait until all have exited."""
     # Listed before the leader exits: a descendant in a session of its own is an orphan afterwards.
     by_group = {group.pid: group.members() for group in groups}
     members = [*also, *itertools.chain.from_iterable(by_group.values())]
