@@ -32,7 +32,7 @@ class Credentials:
 
     @classmethod
     def read(cls, home: Path) -> Credentials | None:
-        """Read the credentials file below `home`, if there is one; `SpecError` if others may read it, or it is invalid."""
+        """Read the credentials file below `home`; None without one, `SpecError` if invalid or readable by others."""
         file = cls.file(home)
         text = read_private(file)
         if text is None:

@@ -71,7 +71,7 @@ def on_this_machine(api: str) -> bool:
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities in the PEM file `ca` (else `SpecError`); None: this machine's."""
+    """Return a TLS context that trusts the PEM file `ca` (None: this machine); `SpecError` if it is not usable."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:

@@ -231,7 +231,7 @@ class _Decoding:
         self._decode: Decode = reader.open(self._schema)
 
     def decode(self, values: list[bytes | None], arrow: pa.DataType) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
-        """Decode a batch: the records, null for null or poison; and index → class and message of the error, for poison."""
+        """Decode a batch: the records, null for poison, and index → class and message of the error."""
         records: list[Any] = []
         poison: dict[int, tuple[str, str]] = {}
         for index, value in enumerate(values):

@@ -238,7 +238,7 @@ class PlatformJob:
         return self.until(lambda: self.ready_standby(host), f"a standby is READY{' on ' + host if host else ''}")
 
     def kill_driver(self) -> Killed:
-        """Kill the driver and its child processes with SIGKILL; returns how many there were, and the time of the kill."""
+        """Kill the driver and its child processes with SIGKILL; returns how many there were, and when."""
 
         def current() -> tuple[ProcessGroup | None] | None:
             run = self.driver_run()
