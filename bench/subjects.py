@@ -24,12 +24,11 @@ from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
-# clonos_partition: a lane for each partition, as on a cluster. clonos_cluster, spark_cluster: on a standalone cluster.
+# clonos_cluster, spark_cluster: on a standalone cluster.
 # clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
 # cluster. flink_tuned, quix_tuned: with settings for short latencies and restarts.
 Subject = Literal[
     "clonos",
-    "clonos_partition",
     "clonos_local",
     "clonos_cluster",
     "clonos_atomic",
@@ -163,7 +162,6 @@ def running_driver(
     )
     environment = {
         "CLONOS_HOME": str(home),
-        "CLONOS_LANES": "partition" if subject == "clonos_partition" else "driver",
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH", "")))),
     }

@@ -94,9 +94,7 @@ def test_a_replay_publishes_the_lanes_that_are_not_committed(
     run: JobRun,
     counts: tuple[int, ...],
     every_point: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("CLONOS_LANES", "partition")  # lanes as on a cluster: one for each sink partition
     feeders = {count: Feeder(kafka, run.params[f"in{count}"], count) for count in counts}
     queries = queries_of(counts)
     fault, waits, commits = half_committed(queries)

@@ -13,6 +13,7 @@ from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.claiming import Ownership
 from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochIdentity, InputSlice
+from clonos.testing.epoch_writes import EpochWrites
 from clonos_sinks.kafka import KafkaSink
 
 SCHEMA = (
@@ -81,18 +82,28 @@ def publish(
     """Publish the rows as one lane; `sink` has arguments of `KafkaSink`."""
     target = KafkaSink("out", **sink)
     target.check(own.kafka)
-    return publish_with(spark, target, own, rows, epoch)
+    return publish_with(spark, writes_of(spark, target, own), own, rows, epoch)
+
+
+def writes_of(spark: SparkSession, sink: KafkaSink, own: Ownership) -> EpochWrites:
+    """Writes epochs whose lanes the tasks publish, as on a cluster."""
+    return EpochWrites(spark, sink, own, (INPUT,))
 
 
 def publish_with(
-    spark: SparkSession, sink: KafkaSink, own: Ownership, rows: Sequence[Row], epoch: SinkEpoch | int = 0
+    spark: SparkSession, writes: EpochWrites, own: Ownership, rows: Sequence[Row], epoch: SinkEpoch | int = 0
 ) -> LaneReport:
     """Publish the rows as one lane of a sink that was checked before."""
     lanes = epoch if isinstance(epoch, SinkEpoch) else epoch_of(own, epoch)
-    (report,) = sink.write(frame_of(spark, rows), lanes)
+    (report,) = writes.write(frame_of(spark, rows), lanes)
     if report.marker_offset >= 0:
         own.tail_offsets[lanes.lanes[0].log_partition] = report.marker_offset
     return report
+
+
+def lanes_of_partitions(sink: KafkaSink, _spark: SparkSession) -> bool:
+    """As `KafkaSink.has_one_lane` on a cluster."""
+    return sink.delivery == "atomic-epoch"
 
 
 def with_tail(epoch: SinkEpoch, tail_offset: int) -> SinkEpoch:

@@ -15,8 +15,6 @@ from clonos.settings import KafkaSettings
 PROPERTY: Final = "clonos.epoch"
 # Spark's local property with the ids of the topics that the epoch's plan reads (`clonos.TopicIds`).
 TOPIC_IDS: Final = "clonos.topicIds"
-# Local property of a pass over rows of an epoch that an earlier pass has computed: no task may compute them again.
-COMPUTED: Final = "clonos.computed"
 # Python workers get the connection settings from their environment, so that no Spark property holds a password.
 KAFKA_ENVIRONMENT: Final = "CLONOS_WORKER_KAFKA"
 # The name of the job whose driver built the session.

@@ -21,7 +21,7 @@ from clonos.carried_errors import CarriedError, carry
 from clonos.causal.counting import Tally
 from clonos.causal.determinants import Recorder, recorded_answers
 from clonos.causal.encoding import canonical
-from clonos.causal.epoch_scope import COMPUTED, JOB_ENVIRONMENT, PROPERTY, EpochScope, decode_scope, worker_kafka
+from clonos.causal.epoch_scope import JOB_ENVIRONMENT, PROPERTY, EpochScope, decode_scope, worker_kafka
 from clonos.errors import EpochFailed, OperatorRequired, SpecError
 from clonos.log.records import Determinant
 
@@ -218,8 +218,6 @@ def _spark_task() -> tuple[TaskContext, EpochScope] | None:
         # A cluster repeats the tasks of a lost executor, and their answers would differ from those already recorded.
         # Spark repeats no stage (`PROMISED`), so the number of its attempt, which PySpark lacks, is not needed.
         raise carry(EpochFailed("Spark repeated a task of the epoch."))
-    if context.getLocalProperty(COMPUTED):
-        raise carry(EpochFailed("Spark lost rows of the epoch that were computed."))
     return context, decode_scope(text)
 
 

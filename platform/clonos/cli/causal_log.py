@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Read causal logs.")
 
-KINDS = ("claim", "assign-lanes", "plan", "determinants", "marker", "epoch-committed", "resolution", "foreign")
+KINDS = (
+    "claim",
+    "assign-lanes",
+    "plan",
+    "determinants",
+    "marker",
+    "epoch-parts",
+    "epoch-committed",
+    "resolution",
+    "foreign",
+)
 _WIDE = 1_000
 
 

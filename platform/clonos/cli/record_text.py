@@ -19,6 +19,7 @@ from clonos.log.records import (
     Claim,
     Determinants,
     EpochCommitted,
+    EpochParts,
     Marker,
     Plan,
     Record,
@@ -33,6 +34,7 @@ _STYLES = {
     "claim": "bold magenta",
     "plan": "cyan",
     "marker": "green",
+    "epoch-parts": "green",
     "epoch-committed": "bold green",
     "foreign": "bold red",
 }
@@ -113,6 +115,8 @@ def _summary(record: Record) -> str:
                 f"{record.query} epoch {record.epoch} lane {record.lane}: {record.records} records "
                 f"from {record.input_slice}, digest {record.digest.hex()[:_SHORT]}"
             )
+        case EpochParts():
+            return f"{record.query} epoch {record.epoch}: {len(record.payloads)} parts, {record.records} records"
         case EpochCommitted():
             took = f" in {record.duration_ms} ms" if record.duration_ms else ""
             return f"{record.query} epoch {record.epoch}: {record.records} records{took}"

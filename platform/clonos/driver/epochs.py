@@ -5,7 +5,7 @@ Spark calls the runner for epoch *e* of one query after it has written ``offsets
 1. If the log holds a plan for *e*, this is a replay of that plan: Spark's offset-log entry, ranges, lanes and code
    must be those of the plan. Otherwise the epoch is fresh: commit a plan before any task starts.
 2. Publish the scope of the causal services to the tasks.
-3. The sink publishes every lane that is not yet published.
+3. The tasks and the sink's writer publish every lane that is not yet published (`clonos.spark.lane_sink`).
 4. Commit the epoch to the log, before Spark writes ``commits/e``.
 5. Publish the progress for lag tools, report the epoch, audit the replay.
 
@@ -19,10 +19,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from clonos.causal.counting import count
 from clonos.causal.epoch_scope import PROPERTY, TOPIC_IDS, EpochScope, encode_scope
@@ -37,12 +37,14 @@ from clonos.driver.topic_ids import TopicIds, check_deleted_topics, check_source
 from clonos.errors import (
     CheckpointMismatch,
     CheckpointOutdated,
+    ClonosError,
     EpochFailed,
+    EpochTooLarge,
     ForeignRecord,
     KafkaAccessDenied,
     Superseded,
 )
-from clonos.extend.lanes import divergence
+from clonos.extend.lanes import at_point, divergence
 from clonos.extend.sink import Decision, LaneReport, SinkEpoch, SinkLane
 from clonos.extend.source import Progress
 from clonos.faults import reach
@@ -55,9 +57,9 @@ from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
 from clonos.resolve_command import new_code_command
-from clonos.spark.internals import batch_partitions, executed_plan, late_rows, running_query
+from clonos.spark.internals import executed_plan, late_rows, running_query
+from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan
 from clonos.spark.repeatable_kafka import finished_topics, take_latencies
-from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.driver_events import (
     Epoch,
     NotTruncated,
@@ -67,6 +69,8 @@ from clonos.telemetry.driver_events import (
     Truncated,
 )
 from clonos.telemetry.events import Emit
+
+_Result = TypeVar("_Result")
 
 
 class PlanRestored(EpochFailed):
@@ -94,7 +98,7 @@ class _Begun(NamedTuple):
 
 
 class EpochRunner:
-    """Runs the epochs of one query for one owner. Spark calls it through ``foreachBatch`` or `clonos.spark.spooling`.
+    """Runs the epochs of one query for one owner; a `clonos.spark.lane_sink.Committer`.
 
     Args:
         spark: The session.
@@ -102,11 +106,11 @@ class EpochRunner:
         query: The query.
         checkpoint: The query's checkpoint.
         ownership: The job's causal log, as claimed.
+        writer: Brings the epochs to the sink.
         emit: Receives the events ``epoch``, ``truncated`` and ``source-topics-deleted``.
         on_progress: Called with the query and the end offsets after each epoch.
         pins: Schema Registry request → schema id, for the requests of the job's definition.
         attempt: Number of restarts since the last finished epoch.
-        lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
         topic_ids: Looks up the ids of the topics of plans.
         by_pattern: Whether a source of the query reads the topics of a pattern.
         source_topics: The topics that the query has read.
@@ -133,12 +137,12 @@ class EpochRunner:
         query: Query,
         checkpoint: CheckpointDirectory,
         ownership: Ownership,
+        writer: EpochWriter,
         emit: Emit,
         on_progress: Callable[[str, Progress], None],
         *,
         pins: dict[str, int] | None = None,
         attempt: int = 0,
-        lane: DriverLane | None = None,
         topic_ids: TopicIds | None = None,
         by_pattern: bool = False,
         source_topics: frozenset[str] = frozenset(),
@@ -171,8 +175,9 @@ class EpochRunner:
         self._attempt = attempt
         self._jquery: Any = None
         self._run_id = ""
-        self._driver_lane = lane
+        self._writer = writer
         self._begun: _Begun | None = None
+        self._aborted: SinkEpoch | None = None
         self._topic_ids = topic_ids
         self._by_pattern = by_pattern
         self._source_topics = source_topics
@@ -191,49 +196,32 @@ class EpochRunner:
         """Maximum number of records that each source reads in the next epoch."""
         return self._bound.records
 
-    @property
-    def _lane(self) -> DriverLane:
-        assert self._driver_lane is not None
-        return self._driver_lane
-
     def _usable(self, marker: Marker | None) -> Marker | None:
         return marker if marker is not None and marker.owner.lineage == self._own.owner.lineage else None
 
-    def __call__(self, frame: DataFrame, epoch: int) -> None:
-        """Run one epoch."""
-        with self.busy, structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
-            try:
-                begun = self._begin(epoch, batch_partitions(frame))
-                self._finish(begun, self._published(lambda: self._query.sink.write(frame, begun.sink_epoch)))
-            except BaseException as failure:
-                self.failure = failure
-                raise
-
-    def begin(self, epoch: int, partitions: int) -> bool:
-        """Plan an epoch whose rows Spark's tasks spool; `commit` or `abort` ends it (`clonos.spark.spooling`).
-
-        Returns whether the rows are published; False: they are only counted and compared.
-        """
+    def begin(self, epoch: int, partitions: int) -> TaskPlan:
+        """Plan an epoch, and what its tasks do with their rows; `commit` or `abort` ends it."""
         self.busy.acquire()
         try:
             with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
                 begun = self._begin(epoch, partitions)
-                publishes = self._lane.begin(begun.sink_epoch)
+                plan = self._published(lambda: self._writer.begin(begun.sink_epoch, partitions))
                 self._begun = begun
-                return publishes
+                return plan
         except BaseException as failure:
             self.failure = failure
             self.busy.release()
             raise
 
-    def commit(self, epoch: int, rows: SpooledRows) -> None:
-        """Publish the rows of the epoch, and commit it."""
+    def commit(self, epoch: int, rows: EpochRows) -> None:
+        """Publish the rows of the epoch that no task has published, and commit it."""
         begun = self._begun
         if begun is None or begun.identity.epoch != epoch:
             raise AssertionError(f"epoch {epoch} was not begun")
         try:
             with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
-                self._finish(begun, self._published(lambda: self._lane.publish(begun.sink_epoch, rows)), rows.bytes)
+                reports = self._published(lambda: self._writer.publish(begun.sink_epoch, rows))
+                self._finish(begun, reports, rows.size)
         except BaseException as failure:
             self.failure = failure
             raise
@@ -242,8 +230,29 @@ class EpochRunner:
 
     def abort(self, _epoch: int) -> None:
         """End an epoch whose task or commit failed."""
-        self._lane.discard()
+        self._writer.discard()
+        self._aborted = self._begun.sink_epoch if self._begun is not None else None
         self._end()
+
+    def reach(self, point: str, task: int) -> None:
+        """Trigger the injected faults of a task that publishes its lane, in tests."""
+        if (begun := self._begun) is not None:
+            at_point(point, begun.sink_epoch, begun.sink_epoch.lane_of(task))
+
+    def explain(self, error: ClonosError) -> ClonosError:
+        """Return the error of a query of which a task failed with `error`: a takeover fences its tasks' producers."""
+        if self._aborted is None or not isinstance(error, EpochFailed | EpochTooLarge):
+            return error
+        try:
+            with self._own.lock:
+                self._own.control.check_owner()
+        except Superseded as superseded:
+            return superseded
+        except ClonosError:
+            pass  # the next claim finds out
+        if isinstance(error, EpochTooLarge) and not self._aborted.attempt:
+            return EpochFailed(error.what)  # the next attempt has the longest time
+        return error
 
     def _end(self) -> None:
         if self._begun is not None:
@@ -288,7 +297,7 @@ class EpochRunner:
         self._spark.sparkContext.setLocalProperty(TOPIC_IDS, self._source_ids(plan))
         return begun
 
-    def _finish(self, begun: _Begun, reports: list[LaneReport], size: int = 0) -> None:
+    def _finish(self, begun: _Begun, reports: list[LaneReport], size: int) -> None:
         """Commit the published epoch of `size` bytes (step 4), report and audit it (step 5)."""
         name, epoch, replay = begun.identity.query, begun.identity.epoch, begun.identity.replay
         self._note_tails(begun.plan, reports)
@@ -319,8 +328,7 @@ class EpochRunner:
             self._audit(begun.identity, reports, records if begun.committed else None)
         self.idle = read.total() == 0 and not replay  # after a replay there may be input
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
-            if self._driver_lane is not None:
-                self._driver_lane.discard()  # the renewed claim fences its producer
+            self._writer.discard()  # the renewed claim fences its producer
             with self._own.lock:
                 self._truncate(name)
         if all(report.outcome not in ("skipped", "audited") for report in reports):
@@ -382,8 +390,8 @@ class EpochRunner:
         )
         self._emit(done)
 
-    def _published(self, publish: Callable[[], list[LaneReport]]) -> list[LaneReport]:
-        """Let the sink publish every lane (step 3)."""
+    def _published(self, publish: Callable[[], _Result]) -> _Result:
+        """Let the writer publish every lane (step 3)."""
         try:
             return publish()
         except Superseded as error:
@@ -419,7 +427,7 @@ class EpochRunner:
             self._jquery = running_query(self._spark)
             self._run_id = str(self._jquery.runId())
         planned = read_plan(executed_plan(self._spark, self._jquery), partitions)
-        return planned._replace(input_slices=self._query.sink.lanes(planned.input_slices))
+        return planned._replace(input_slices=self._writer.lanes(planned.input_slices))
 
     def _resolution(self, epoch: int) -> Resolution | None:
         """The user's decision about the epoch, if it was made for the code of this job."""

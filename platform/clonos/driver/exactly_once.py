@@ -42,7 +42,6 @@ from clonos.log.platform_identity import platform_of_home
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.clusters import use_of
 from clonos.spark.session import is_local
-from clonos.spark.spooling import SpoolingSink
 from clonos.spark.user_session import (
     check_classes,
     check_connector,
@@ -186,8 +185,7 @@ class ExactlyOnce:
         """
         spark = self.df.sparkSession
         check_session(spark)
-        if isinstance(self.sink, SpoolingSink):
-            check_classes(spark)
+        check_classes(spark)
         check_sources(self.df)
         kafka = _kafka_cluster(self.kafka)
         configure_workers(spark, kafka)

@@ -1,7 +1,6 @@
 """Reads an epoch's source ranges, and the input slice of each sink partition, from Spark's query plan.
 
-Spark's partition index alone does not identify the same input in a replay. Inside ``foreachBatch`` the frame of the
-batch shows only the scan of an existing RDD; the last execution of the streaming query shows the real plan.
+Spark's partition index alone does not identify the same input in a replay.
 """
 
 from __future__ import annotations

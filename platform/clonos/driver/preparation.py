@@ -17,6 +17,7 @@ from clonos.driver.repeatable import streaming_scans
 from clonos.driver.rescaling import rescale_to
 from clonos.driver.resolutions import record_resolutions
 from clonos.driver.running import Running
+from clonos.driver.sink_writers import writer_of
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds
 from clonos.extend.source import Progress
@@ -25,7 +26,7 @@ from clonos.jobs.definition import Job
 from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.claiming import Ownership
 from clonos.log.records import Resolution
-from clonos.spark.spooling import DriverLane, can_spool
+from clonos.spark.lane_sink import EpochWriter
 from clonos.telemetry.driver_events import Graph, Reconciled, Resolved, StaticInputUnpinned, TopicCreatedAgain
 from clonos.telemetry.events import Emit
 
@@ -111,7 +112,7 @@ class Preparation:
         finished = finished_topics(own.state, query.name, committed, self.positions.deleted_topics(start))
         replayed = with_replay(start, own.state.plan(query.name, committed + 1))
         self.positions.check_retained(without(replayed, finished))
-        lane = self._driver_lane(query, own, checkpoint)
+        writer = self._writer(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:
             self.emit(StaticInputUnpinned(query.name, static_input))
@@ -121,11 +122,11 @@ class Preparation:
             query,
             checkpoint,
             own,
+            writer,
             self.emit,
             self.on_progress,
             pins=self.context.pins.answers,
             attempt=self.attempt,
-            lane=lane,
             topic_ids=self.topic_ids,
             by_pattern=any("subscribepattern" in scan.options for scan in streaming_scans(query.frame)),
             static_inputs=static_inputs,
@@ -134,7 +135,7 @@ class Preparation:
             rescale_after=rescale_after,
         )
         begin_offsets = self.positions.of_sources(start)
-        return Running(query, checkpoint.location, runner, self._settings(checkpoint), lane, finished, begin_offsets)
+        return Running(query, checkpoint.location, runner, self._settings(checkpoint), writer, finished, begin_offsets)
 
     def _committed(self, query: Query) -> int:
         """The newest epoch that a query's checkpoint has committed; -1: none."""
@@ -147,20 +148,16 @@ class Preparation:
             return {SHUFFLE_PARTITIONS: str(partitions)}
         return settings
 
-    def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
-        """The lane that publishes spooled rows, where the driver has or gets them.
+    def _writer(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> EpochWriter:
+        """Create the writer of the query's sink.
 
-        An epoch in doubt that was planned for other lanes, on a cluster, keeps these lanes: one for each partition, or
-        none. They then serve until the query starts again.
+        An epoch in doubt keeps its lanes: the job may have moved from a cluster to a local master, or back. They then
+        serve until the query starts again.
         """
-        sink, spark = query.sink, self.context.spark
-        if not can_spool(sink, spark):
-            return None
         committed = checkpoint.commits()
         plan = own.state.plan(query.name, committed[-1] + 1 if committed else 0)
-        if plan is not None and [part.kind for part in plan.input_slices] != ["epoch"]:
-            return None
-        return sink.driver_lane(spark, self.context.kafka)
+        in_doubt = plan.input_slices if plan is not None else ()
+        return writer_of(query.sink, self.context.spark, self.context.kafka, in_doubt, own)
 
     def _resolve_with_new_code(self, query: Query, own: Ownership) -> None:
         """Record the user's decision that epochs which Spark has not committed may be replayed with new code."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
@@ -24,8 +22,8 @@ from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
+from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
 from clonos.spark.repeatable_kafka import deleted_topics, first_bound, set_bound, stop_waiting
-from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, spooling
 from clonos.spark.user_session import promised_settings
 
 _log = logging.getLogger("clonos")
@@ -72,7 +70,7 @@ class Running:
         location: Location of the query's checkpoint.
         runner: Runs the query's epochs.
         settings: Spark settings for this query only.
-        lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
+        writer: Brings the epochs to the sink.
         finished_topics: Deleted topics that the query has read to their end.
         begin_offsets: Source offsets at which the query starts.
     """
@@ -83,14 +81,14 @@ class Running:
         location: str,
         runner: EpochRunner,
         settings: Mapping[str, str],
-        lane: DriverLane | None = None,
+        writer: EpochWriter,
         finished_topics: Collection[str] = (),
         begin_offsets: Progress | None = None,
     ) -> None:
         self._settings = settings
         self._finished_topics = finished_topics
-        self._lane = lane
-        self._spooling = contextlib.ExitStack()
+        self._writer = writer
+        self._writing = contextlib.ExitStack()
         self._wake = threading.Event()
         self.query = query
         self.location = location
@@ -105,33 +103,22 @@ class Running:
     def start(self, job: Job, wake: threading.Event) -> None:
         """Start the Spark query; `wake` is set when it has published its first epoch, and when an epoch fails."""
         self._wake = wake
+        spark = self.query.frame.sparkSession
+        options = writing(spark, self, job=job.spec.name, topic=self._writer.topic, limits=self._writer.limits)
         writer = (
-            self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
+            self._writer.frame(self.query.frame)
+            .writeStream.queryName(f"{job.spec.name}.{self.query.name}")
             .outputMode(self.query.sink.output_mode)
             .option("checkpointLocation", self.location)
+            .format(FORMAT)
+            .options(**self._writing.enter_context(options))
         )
-        sink = self.query.sink
-        if self._lane is not None and isinstance(sink, SpoolingSink):
-            options = self._spooling.enter_context(
-                spooling(
-                    self.query.frame.sparkSession,
-                    self,
-                    job=job.spec.name,
-                    topic=sink.topic,
-                    folder=Path(tempfile.gettempdir()),
-                    limits=self._lane.limits,
-                )
-            )
-            writer = writer.format(FORMAT).options(**options)
-        else:
-            writer = writer.foreachBatch(self._run_epoch)
         trigger = job.spec.spec.trigger
         if trigger.available_now:
             writer = writer.trigger(availableNow=True)
         elif trigger.interval_ms:
             writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
         try:
-            spark = self.query.frame.sparkSession
             self.runner.on_bound = self._set_bound
             with (
                 promised_settings(spark, self._settings),
@@ -146,16 +133,12 @@ class Running:
         except Exception as failure:
             raise classify(failure) from failure
 
-    def _run_epoch(self, frame: DataFrame, epoch: int) -> None:
-        with self._ending():
-            self.runner(frame, epoch)
-
-    def begin(self, epoch: int, partitions: int) -> bool:
+    def begin(self, epoch: int, partitions: int) -> TaskPlan:
         """`EpochRunner.begin`, for Spark's thread."""
         with self._ending():
             return self.runner.begin(epoch, partitions)
 
-    def commit(self, epoch: int, rows: SpooledRows) -> None:
+    def commit(self, epoch: int, rows: EpochRows) -> None:
         """`EpochRunner.commit`, for Spark's thread."""
         with self._ending():
             self.runner.commit(epoch, rows)
@@ -164,6 +147,10 @@ class Running:
         """`EpochRunner.abort`, for Spark's thread."""
         self.runner.abort(epoch)
         self._wake.set()
+
+    def reach(self, point: str, task: int) -> None:
+        """`EpochRunner.reach`, for the threads of tasks."""
+        self.runner.reach(point, task)
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -229,7 +216,7 @@ class Running:
             if self.runner.failure is not None:
                 raise self._typed(self.runner.failure)
             if failure is not None:
-                raise self._typed(failure)
+                raise self.runner.explain(self._typed(failure))
 
     def _typed(self, failure: BaseException) -> ClonosError:
         """The typed error of the query's failure, with what only its plans show."""
@@ -259,9 +246,8 @@ class Running:
         try:
             return self._stop_stream(timeout_s)
         finally:
-            self._spooling.close()
-            if self._lane is not None:
-                self._lane.close()
+            self._writing.close()
+            self._writer.close()
 
     def _stop_stream(self, timeout_s: float | None) -> bool:
         if self.stream is None or not self.stream.isActive:

@@ -1,121 +1,189 @@
-"""Runs a sink's lanes as Spark tasks: the parts that most sinks share (`docs/sinks.md`)."""
+"""Runs a sink's `write_lane` in Spark's tasks, and the parts that most sinks share (`docs/sinks.md`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Final, Self
 
 import msgspec
 import pyarrow as pa
 import xxhash
-from pyspark import StorageLevel, TaskContext
-from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from clonos.carried_errors import carry, uncarry
-from clonos.causal.epoch_scope import COMPUTED, worker_kafka
+from clonos.causal.epoch_scope import PROPERTY, decode_scope, worker_kafka
 from clonos.errors import ClonosError, EpochFailed, ReplayDivergence
-from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane, WritesLanes, WritesParts
 from clonos.faults import reach
 from clonos.log.reading import Tail, shared_reader
 from clonos.log.records import EpochIdentity
 from clonos.log.topic import CONTROL
 from clonos.resolve_command import resolve_command
-from clonos.settings import KafkaSettings
 
-Pass = Literal["publish", "audit"]
-LaneWriter = Callable[[SinkEpoch, SinkLane, Iterator[pa.RecordBatch]], LaneReport]
-
-# A StructType, because Spark would parse a DDL string in each epoch.
-_SCHEMA = StructType([StructField("report", BinaryType()), StructField("error", StringType())])
-_ARROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
+SINK_EPOCH: Final = "clonos.sinkEpoch"  # Spark's local property with the `LaneOrders`
+_RESULT: Final = b"r"
+_ERROR: Final = b"e"
+_ROWS: Final = b"a"
+_LONGEST_PAYLOAD: Final = 64 * 1024
 _MODULUS = 1 << 128
 
 
-def run_lanes(frame: DataFrame, epoch: SinkEpoch, write: LaneWriter) -> list[LaneReport]:
-    """Run `write(epoch, lane, batches)` in the task of each lane.
+class LaneOrders(msgspec.Struct, frozen=True):
+    """What the tasks of an epoch get to know, as Spark's local property `SINK_EPOCH`.
 
-    Args:
-        frame: The epoch's rows, with one partition for each lane.
-        epoch: The epoch.
-        write: Publishes one lane. It is pickled, and must read its Arrow batches to the end: Spark commits its state
-            with the last batch.
+    Attributes:
+        epoch: The epoch, without the settings of Kafka: workers get the password from their environment.
+        deferred: Numbers of the lanes whose rows go to the driver, which publishes them after the audit of the others.
+        counts: Whether parts are only counted, because the epoch is committed.
+    """
 
-    Returns:
-        The reports, by lane number.
+    epoch: SinkEpoch
+    deferred: frozenset[int] = frozenset()
+    counts: bool = False
+
+
+_encoder = msgspec.json.Encoder(enc_hook=lambda _settings: None)
+_decoder = msgspec.json.Decoder(LaneOrders, dec_hook=lambda _type, _none: worker_kafka())
+
+
+def encode_orders(orders: LaneOrders) -> str:
+    """Encode the orders as the text of a Spark local property."""
+    return _encoder.encode(orders).decode()
+
+
+class _SinkTask:
+    """The function that calls a sink in each task of an epoch, before Spark's writer.
+
+    Its rows have one binary column. The first byte says what follows: the result, an error, or rows for the driver.
+    """
+
+    schema: ClassVar[StructType] = StructType([StructField("value", BinaryType())])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of this task."""
+        context = TaskContext.get()
+        if context is None:
+            raise AssertionError("a lane is written by a Spark task")
+        if context.attemptNumber() > 0:  # the first attempt may have published the lane
+            raise carry(EpochFailed("Spark repeated a task of the epoch."))
+        scope = context.getLocalProperty(PROPERTY)
+        if scope and decode_scope(scope).rehearsal:
+            for _ in batches:
+                pass
+            return
+        orders = _decoder.decode(context.getLocalProperty(SINK_EPOCH) or "")
+        try:
+            yield from self.write(orders, context.partitionId(), batches)
+        except ClonosError as error:  # as a value: the other tasks of the epoch continue
+            yield _row(_ERROR, str(carry(error)).encode())
+
+    def write(self, orders: LaneOrders, task: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of a task; yield the rows for the driver."""
+        raise NotImplementedError
+
+
+class LaneTask(_SinkTask):
+    """Runs `write_lane` of a sink, which is pickled when the query starts."""
+
+    def __init__(self, sink: WritesLanes) -> None:
+        self._sink = sink
+
+    def write(self, orders: LaneOrders, task: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the lane of this task, unless it is deferred."""
+        lane = orders.epoch.lane_of(task)
+        if lane.number in orders.deferred:
+            yield from (_row(_ROWS, _stream(batch)) for batch in batches)
+        else:
+            yield _row(_RESULT, msgspec.msgpack.encode(self._sink.write_lane(orders.epoch, lane, batches)))
+
+
+class PartTask(_SinkTask):
+    """Runs `write_part` of a sink, which is pickled when the query starts."""
+
+    def __init__(self, sink: WritesParts) -> None:
+        self._sink = sink
+
+    def write(self, orders: LaneOrders, task: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the part of this task, or only count its rows."""
+        digest = MultisetDigest()
+        rows = _digested(batches, digest)
+        payload = b""
+        if not orders.counts:
+            at_point("lane-begun", orders.epoch, orders.epoch.lanes[0])
+            payload = self._sink.write_part(orders.epoch, task, rows)
+            if len(payload) > _LONGEST_PAYLOAD:
+                raise EpochFailed(f"The sink's payload of part {task} has {len(payload)} bytes, more than 64 KiB.")
+        for _ in rows:  # Spark commits its state with the last row
+            pass
+        at_point("state-committed", orders.epoch, orders.epoch.lanes[0])
+        yield _row(_RESULT, msgspec.msgpack.encode(PartReport(payload, digest.records, digest.value())))
+
+
+class PartReport(msgspec.Struct, frozen=True):
+    """One part of an epoch: the payload that the sink returned, and the digest of its rows."""
+
+    payload: bytes
+    records: int
+    digest: bytes
+
+
+def digest_of(batches: Iterable[pa.RecordBatch]) -> MultisetDigest:
+    """Return the digest of rows as `WritesParts.commit` gets it."""
+    digest = MultisetDigest()
+    for _ in _digested(batches, digest):
+        pass
+    return digest
+
+
+def _digested(batches: Iterable[pa.RecordBatch], digest: MultisetDigest) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            digest.add(msgspec.msgpack.encode(row, enc_hook=str))
+        yield batch
+
+
+def lane_report(values: Iterable[bytes]) -> LaneReport:
+    """Return the report in the rows of a `LaneTask`; raise as `part_report`."""
+    return msgspec.msgpack.decode(_result(values), type=LaneReport)
+
+
+def part_report(values: Iterable[bytes]) -> PartReport:
+    """Return the report in the rows of a `PartTask`.
 
     Raises:
-        ClonosError: A lane raised it. Every other exception of a lane fails Spark's job.
-        EpochFailed: A lane did not report.
+        ClonosError: The task raised it.
+        EpochFailed: The task did not report.
     """
-    # The settings hold a password: workers get them from the environment, not from the plan.
-    shipped = msgspec.structs.replace(epoch, kafka=KafkaSettings())
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _run_lane(batches, shipped, write)
-
-    reports = []
-    for row in frame.mapInArrow(task, _SCHEMA).collect():
-        if row.error is not None:
-            raise uncarry(row.error) or EpochFailed(row.error)
-        reports.append(msgspec.msgpack.decode(row.report, type=LaneReport))
-    if len(reports) != len(epoch.lanes):
-        raise EpochFailed(f"{len(reports)} of {len(epoch.lanes)} lanes of epoch {epoch.identity.epoch} reported.")
-    return sorted(reports, key=lambda report: report.lane)
+    return msgspec.msgpack.decode(_result(values), type=PartReport)
 
 
-def _run_lane(batches: Iterator[pa.RecordBatch], shipped: SinkEpoch, write: LaneWriter) -> pa.RecordBatch:
-    context = TaskContext.get()
-    if context is None:
-        raise AssertionError("a lane is written by a Spark task")
-    if context.attemptNumber() > 0:
-        raise carry(EpochFailed("Spark repeated a task of the epoch."))  # the first attempt may have published the lane
-    row: dict[str, bytes | str | None] = {"report": None, "error": None}
-    try:
-        epoch = msgspec.structs.replace(shipped, kafka=worker_kafka())
-        row["report"] = msgspec.msgpack.encode(write(epoch, epoch.lane_of(context.partitionId()), batches))
-    except ClonosError as error:  # returned as a value, because Spark keeps only the text of an exception
-        row["error"] = str(carry(error))
-    return pa.RecordBatch.from_pylist([row], schema=_ARROW)
+def _result(values: Iterable[bytes]) -> bytes:
+    for value in values:
+        kind, content = value[:1], value[1:]
+        if kind == _ERROR:
+            raise uncarry(content.decode()) or EpochFailed(content.decode())
+        if kind == _RESULT:
+            return content
+    raise EpochFailed("A task of the epoch did not report.")
 
 
-def publish_rest(
-    frame: DataFrame, epoch: SinkEpoch, published: set[int], run: Callable[[DataFrame, Pass], list[LaneReport]]
-) -> list[LaneReport]:
-    """Publish the lanes of `epoch` that are not in `published`.
+def deferred_rows(values: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Return the Arrow batches in the rows of a `LaneTask` whose lane is deferred."""
+    for value in values:
+        yield from pa.ipc.open_stream(value[1:])
 
-    If an earlier attempt published some of the lanes, those are audited first, on rows computed once. So a replay that
-    contradicts them publishes nothing (`docs/adr/0004-persist-partial-replay.md`).
 
-    Args:
-        frame: The epoch's rows.
-        epoch: The epoch. If it is committed, its lanes are only audited.
-        published: Numbers of the lanes that an earlier attempt published.
-        run: Runs one pass over all lanes: ``publish`` skips the published lanes, ``audit`` only compares.
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
-    Returns:
-        The reports, by lane number.
 
-    Raises:
-        ReplayDivergence: A published lane of an epoch without a commit differs from this replay. No further lane was
-            published.
-    """
-    if epoch.committed:
-        return run(frame, "audit")
-    if not published:
-        return run(frame, "publish")
-    if published.issuperset(lane.number for lane in epoch.lanes):
-        return require_equal(run(frame, "audit"), epoch)
-    persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
-    context = frame.sparkSession.sparkContext
-    try:
-        audited = require_equal(run(persisted, "audit"), epoch)
-        context.setLocalProperty(COMPUTED, "true")  # the rows of a lost executor fail the epoch
-        rest = run(persisted, "publish")
-    finally:
-        context.setLocalProperty(COMPUTED, None)  # type: ignore[arg-type]
-        persisted.unpersist()
-    return [audit if audit.lane in published else report for audit, report in zip(audited, rest, strict=True)]
+def _row(kind: bytes, content: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array([kind + content], pa.binary())})
 
 
 def require_equal(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneReport]:
@@ -220,6 +288,11 @@ class MultisetDigest:
         for record in records:
             digest.add(record)
         return digest
+
+    def add_all(self, records: int, value: bytes) -> None:
+        """Add the records of another digest."""
+        self._sum += int.from_bytes(value, "big")
+        self.records += records
 
     def add(self, record: bytes) -> None:
         """Add one record, encoded as bytes."""

@@ -7,6 +7,7 @@ log follows Flink's `TwoPhaseCommitSinkFunction`; the atomic unit here is a lane
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import msgspec
@@ -15,6 +16,7 @@ from clonos.log.records import EpochIdentity, InputSlice, Marker, Resolution
 from clonos.settings import KafkaSettings
 
 if TYPE_CHECKING:  # specifications name delivery modes, and the control plane that reads them has no Spark
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 DeliveryMode = Literal["exactly-once", "atomic-epoch", "at-least-once"]
@@ -118,7 +120,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """The interface of a sink: a target that publishes each lane of each epoch at most once (`docs/sinks.md`).
+    """What every sink has. Its target publishes each lane of each epoch at most once (`docs/sinks.md`).
 
     Attributes:
         name: Stable name; part of log records and of the checkpoint, and the name of the sink's query.
@@ -132,7 +134,8 @@ class Sink(Protocol):
     A sink whose markers become visible in one transaction with the output sets ``proved_by_markers = True``. Of any
     other sink, Clonos assumes that readers may have output of each epoch in doubt.
 
-    Example: `clonos_sinks.files.FilesSink` is a complete sink of about 200 lines.
+    How rows reach the target is in the interfaces below: `WritesLanes`, or `WritesParts`, which a sink with both has
+    for ``delivery="atomic-epoch"``. The Kafka sink writes in the JVM (`clonos.spark.lane_sink.JvmSink`).
     """
 
     name: str
@@ -159,30 +162,93 @@ class Sink(Protocol):
             SpecError: A column has an unknown name or type.
         """
 
-    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
-        """Choose the lanes of an epoch. A replay calls this again and must get the same result.
 
-        Args:
-            slices: The input of each partition of the epoch's DataFrame, by Spark's partition index.
+class WritesLanes(Sink, Protocol):
+    """A sink with a lane for each partition: the task that computes a lane's rows publishes them.
 
-        Returns:
-            The input of each lane, by Spark's partition index of the DataFrame that `write` publishes. A sink
-            with a lane for each partition returns `slices`. A sink with one lane returns
-            `clonos.log.records.whole_epoch` of them.
+    A sink may also have ``rows(frame)``: it returns the DataFrame whose batches `write_lane` gets; default: the frame.
+
+    Example: `clonos_sinks.files.FilesSink` is a complete sink.
+    """
+
+    def published(self, epoch: SinkEpoch) -> Collection[int]:
+        """Ask the target which lanes of an epoch earlier attempts have published; called on the driver, in a replay.
+
+        The published lanes of an epoch are compared first: `write_lane` gets the rows of the others only if they are
+        equal.
         """
 
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        """Publish the lanes of `epoch` that are not published yet.
+    def write_lane(self, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
+        """Publish one lane, unless an earlier attempt has; then compare the rows.
+
+        It runs in a Python worker of Spark; in a replay of an epoch that is published in part, on the driver.
 
         Args:
-            frame: The epoch's rows.
-            epoch: The epoch and its lanes.
-
-        Returns:
-            One report for each lane, by lane number, once every lane is published.
+            epoch: The epoch. If it is `committed`, nothing may be published.
+            lane: The lane. (job, query, lineage, epoch, number) names it in every attempt.
+            batches: The rows. They must be read to the end before they are published: Spark commits its state with
+                the last batch.
 
         Raises:
-            Superseded: A newer generation owns a lane.
+            Superseded: A newer generation owns the lane.
             ConsistencyError: Publishing could duplicate or contradict published records.
-            EpochFailed: This attempt failed; a new owner must replay the epoch.
+            ClonosError: This attempt failed; a new owner must replay the epoch. So it must after any other exception.
         """
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """The rows of a whole epoch: how many there are, and their `MultisetDigest`, 16 bytes."""
+
+    records: int
+    value: bytes
+
+    def __str__(self) -> str:
+        """For the metadata of a target, such as ``12:0f3a…``; `parse` reads it."""
+        return f"{self.records}:{self.value.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Digest:
+        """Read the text of a digest."""
+        records, _, value = text.partition(":")
+        return cls(int(records), bytes.fromhex(value))
+
+
+class WritesParts(Sink, Protocol):
+    """A sink with many writers and one commit for each epoch, such as a table: an epoch has one lane.
+
+    A sink may also have ``rows(frame)``, as `WritesLanes`.
+
+    Attributes:
+        keeps_marker: Whether the target itself shows which epochs it has (`committed`), as by a row in the same
+            transaction. Otherwise the payloads are in the causal log before `commit`, and a replay commits them again.
+    """
+
+    keeps_marker: bool
+
+    def write_part(self, epoch: SinkEpoch, part: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write one partition's rows so that no reader sees them; called in a Python worker of each task.
+
+        Args:
+            epoch: The epoch.
+            part: Spark's partition index. Attempts at an epoch may use the same index: name files by
+                ``epoch.identity.owner.claim_id`` too.
+            batches: The rows, to be read to the end.
+
+        Returns:
+            What `commit` needs to know about the part, at most 64 KiB: for example names and sizes of files.
+        """
+
+    def commit(self, epoch: SinkEpoch, payloads: Sequence[bytes], digest: Digest) -> None:
+        """Make all parts visible at once; called on the driver, which still owned the job just before.
+
+        It must be idempotent for (log topic, lineage, query, epoch), also while a superseded driver commits the same
+        epoch: one of both changes the target. A target with a marker keeps `digest` in it: `committed` returns it.
+
+        Args:
+            epoch: The epoch.
+            payloads: The results of `write_part`, by part.
+            digest: The rows of all parts; there is at least one.
+        """
+
+    def committed(self, epoch: SinkEpoch) -> Digest | None:
+        """Ask the target for the committed rows of an epoch; called on the driver, in a replay. None: it has none."""

@@ -17,6 +17,7 @@ from clonos.log.records import (
     AssignLanes,
     Claim,
     EpochCommitted,
+    EpochParts,
     LaneAssignment,
     Owner,
     Plan,
@@ -47,6 +48,8 @@ class ControlState:
     speeds: dict[str, float] = field(default_factory=dict)
     # (query, epoch) → the user's decision about an epoch in doubt.
     resolutions: dict[tuple[str, int], Resolution] = field(default_factory=dict)
+    # (query, epoch) → the parts of an epoch in doubt, which its sink commits.
+    parts: dict[tuple[str, int], EpochParts] = field(default_factory=dict)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)  # hash of an owner's code → its parts
     topic_ids: dict[str, str] = field(default_factory=dict)  # topic → Kafka's id of it, of the newest lineage
     dropped: frozenset[str] = frozenset()  # queries that the job had before, and dropped
@@ -75,6 +78,7 @@ class ControlState:
                     self.committed.clear()
                     self.commits.clear()
                     self.resolutions.clear()
+                    self.parts.clear()
                     self.topic_ids.clear()
                 self.claim = record
                 self.codes[record.code] = record.code_parts
@@ -90,9 +94,12 @@ class ControlState:
                 self.plans.setdefault((record.query, record.epoch), (offset, record))
                 self.plans.pop((record.query, record.epoch - 2 * RETAINED_EPOCHS), None)
                 self.topic_ids |= record.topic_ids
+            case EpochParts() if record.owner == self.owner:
+                self.parts[record.query, record.epoch] = record
             case EpochCommitted() if record.owner == self.owner:
                 self.committed[record.query] = max(record.epoch, self.committed.get(record.query, -1))
                 self.commits[record.query] = record
+                self.parts.pop((record.query, record.epoch), None)
                 plan = self.plan(record.query, record.epoch)
                 if plan is not None and plan.records and record.duration_ms:
                     # Epochs with few records are slower for each: the fastest of the newest epochs counts.

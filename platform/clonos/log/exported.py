@@ -19,10 +19,12 @@ from clonos.log.records import (
     Determinant,
     Determinants,
     EpochCommitted,
+    EpochParts,
     LaneAssignment,
     Marker,
     Owner,
     Plan,
+    Record,
     Resolution,
 )
 
@@ -50,7 +52,7 @@ def _owner(owner: Owner) -> Exported:
     return {"lineage": owner.lineage, "generation": owner.generation, "claim_id": owner.claim_id}
 
 
-def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCommitted | Resolution) -> Exported:
+def _fields(record: Record) -> Exported:
     match record:
         case Claim():
             marker = record.marker
@@ -99,6 +101,14 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "epoch": record.epoch,
                 "lane": record.lane,
                 "input_slice": asdict(record.input_slice),
+                "records": record.records,
+                "digest": record.digest.hex(),
+            }
+        case EpochParts():
+            return {
+                "query": record.query,
+                "epoch": record.epoch,
+                "payloads": [base64.b64encode(payload).decode() for payload in record.payloads],
                 "records": record.records,
                 "digest": record.digest.hex(),
             }

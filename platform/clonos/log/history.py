@@ -25,6 +25,7 @@ from clonos.log.records import (
     Claim,
     Determinants,
     EpochCommitted,
+    EpochParts,
     Marker,
     Owner,
     Plan,
@@ -94,7 +95,8 @@ class _Partition:
         return Entered(self.number, offset, at, len(value), record, void=void)
 
     def _void(self, record: Record) -> str:
-        owned = Determinants if self.number != CONTROL else AssignLanes | Plan | EpochCommitted | Resolution
+        control = AssignLanes | Plan | EpochParts | EpochCommitted | Resolution
+        owned = Determinants if self.number != CONTROL else control
         if not isinstance(record, owned) or record.owner == self.newest:
             return ""
         if self.newest is None:

@@ -200,6 +200,25 @@ class Determinants(msgspec.Struct, frozen=True, tag="determinants"):
     determinants: tuple[Determinant, ...]
 
 
+class EpochParts(msgspec.Struct, frozen=True, tag="epoch-parts"):
+    """A record of the control partition: the parts of an epoch that a sink commits next.
+
+    A replay commits these parts, and not those that it computes. It is written for targets that keep no marker.
+
+    Attributes:
+        payloads: What the sink returned for each part.
+        records: Number of records of all parts.
+        digest: Multiset digest of the records, 16 bytes.
+    """
+
+    owner: Owner
+    query: str
+    epoch: int
+    payloads: tuple[bytes, ...]
+    records: int
+    digest: bytes
+
+
 class EpochCommitted(msgspec.Struct, frozen=True, tag="epoch-committed"):
     """A record of the control partition: all lanes of the epoch are published.
 
@@ -226,7 +245,7 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution"):
     decided_by: Owner | None = None  # in a renewed record: the owner that wrote the first one; else `owner` did
 
 
-Record = Claim | AssignLanes | Plan | Determinants | Marker | EpochCommitted | Resolution
+Record = Claim | AssignLanes | Plan | Determinants | Marker | EpochParts | EpochCommitted | Resolution
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -20,7 +20,7 @@ from clonos.errors import KafkaAccessDenied
 from clonos.kafka import admin_client, unanswered
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
-from clonos.log.records import Claim, EpochCommitted, LaneAssignment, Plan, Resolution
+from clonos.log.records import Claim, EpochCommitted, EpochParts, LaneAssignment, Plan, Resolution
 from clonos.log.topic import CONTROL
 
 _TIMEOUT_S: Final = 5.0
@@ -92,7 +92,10 @@ def _renew_old_plans(ownership: Ownership, *, before: int) -> None:
     if not old:
         return
     queries = {query for query, _ in old}
-    records: list[Plan | EpochCommitted | Resolution] = [replace(plan, owner=owner) for plan in old.values()]
+    records: list[Plan | EpochParts | EpochCommitted | Resolution] = [
+        replace(plan, owner=owner) for plan in old.values()
+    ]
+    records += [replace(parts, owner=owner) for key, parts in state.parts.items() if key in old]
     records += [replace(commit, owner=owner) for query, commit in state.commits.items() if query in queries]
     records += [
         replace(entry, owner=owner, decided_by=entry.owner) for key, entry in state.resolutions.items() if key in old

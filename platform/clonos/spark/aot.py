@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, struct, to_json
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -27,8 +27,8 @@ from clonos.settings import KafkaSettings, Settings
 from clonos.spark import repeatable_kafka
 from clonos.spark.jvm import aot_file
 from clonos.spark.kafka_clients import JvmProducer
+from clonos.spark.lane_sink import FORMAT, EpochRows, TaskPlan, WriteLimits, writing
 from clonos.spark.session import build_session
-from clonos.spark.spooling import FORMAT, SpooledRows, WriteLimits, spooling
 from clonos.telemetry.printable import console
 
 _TOPIC = "training"
@@ -93,25 +93,22 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
     )
     counted = passed.withWatermark("timestamp", "1 minute").groupBy("partition").count()
 
-    def write(frame: DataFrame, epoch: int) -> None:
-        frame.mapInArrow(lambda batches: batches, frame.schema).collect()
-
     def run(name: str, writer: DataStreamWriter) -> None:
         query = writer.option("checkpointLocation", str(scratch / name)).trigger(availableNow=True).start()
         query.awaitTermination(int(_TRAINING_S))
 
-    run("python", passed.writeStream.foreachBatch(write))
     value = to_json(struct("*")).alias("value")
-    for name, frame in (("identity", rows.select("key", "value", "headers")), ("state", counted.select(value))):
+    identity, python = rows.select("key", "value", "headers"), passed.select("value")
+    for name, frame in (("python", python), ("identity", identity), ("state", counted.select(value))):
         published = _Published(spark, kafka)
         limits = WriteLimits(java_options(kafka), _BATCH_BYTES, _BATCH_BYTES)
-        with spooling(spark, published, job="training", topic=_OUTPUT, folder=scratch, limits=limits) as options:
+        with writing(spark, published, job="training", topic=_OUTPUT, limits=limits) as options:
             run(name, frame.writeStream.outputMode("update").format(FORMAT).options(**options))
         published.close()
 
 
 class _Published:
-    """Publishes the epochs of a query as a lane does (`clonos.spark.spooling.Committer`)."""
+    """Publishes the epochs of a query as a lane does (`clonos.spark.lane_sink.Committer`)."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
         options = {"transactional.id": _OUTPUT, "enable.metrics.push": "false"}
@@ -119,19 +116,22 @@ class _Published:
         self._producer.init()
         self.close = self._producer.close
 
-    def begin(self, _epoch: int, _partitions: int) -> bool:
-        """Plan nothing; the rows are published."""
-        return True
+    def begin(self, _epoch: int, partitions: int) -> TaskPlan:
+        """Let the tasks send their rows."""
+        return TaskPlan.of_all("SEND", partitions)
 
-    def commit(self, _epoch: int, rows: SpooledRows) -> None:
+    def commit(self, _epoch: int, rows: EpochRows) -> None:
         """Publish the rows in one transaction."""
         self._producer.begin()
-        rows.send_to(self._producer)
+        rows.all.send_to(self._producer)
         self._producer.mark(_OUTPUT, 0, b"marker")
         self._producer.commit()
 
     def abort(self, epoch: int) -> None:
         """Not expected: the training data is valid."""
+
+    def reach(self, point: str, task: int) -> None:
+        """Do nothing: no task publishes."""
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def running_query(spark: SparkSession) -> Any:
-    """The JVM's ``StreamExecution`` of the query whose ``foreachBatch`` runs in this thread."""
+    """The JVM's ``StreamExecution`` of the query whose epoch runs in this thread."""
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    # The root session: the session of an epoch's frame is a clone that has no streams.
     return spark._jsparkSession.streams().get(query_id).streamingQuery()
 
 
@@ -36,15 +35,6 @@ def late_rows(spark: SparkSession, query: Any) -> int:
         return int(jvm_of(spark).clonos.PlanTree.lateRows(query))
     except Py4JError:
         return 0
-
-
-def batch_partitions(frame: DataFrame) -> int:
-    """Number of partitions of the DataFrame that Spark passes to ``foreachBatch``.
-
-    The DataFrame is an existing RDD; its physical plan, which also has the number, would take 10 ms to build.
-    """
-    count: int = frame._jdf.queryExecution().logical().rdd().getNumPartitions()
-    return count
 
 
 def analyzed_plan(frame: DataFrame) -> Any:

@@ -16,12 +16,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -31,6 +29,7 @@ from clonos.faults import DRIVER_GROUP
 from clonos.jobs.loading import job_file
 from clonos.jobs.spec import Spec, read_spec
 from clonos.settings import Settings
+from clonos.spark.lane_sink import FORMAT, EpochRows, TaskPlan, writing
 from clonos.spark.session import Session, build_session
 from clonos.spark.user_session import configure_workers
 from clonos.standby.launch_request import LOG, MAILBOX, LaunchRequest
@@ -152,17 +151,15 @@ def _run_warm_up_queries(session: Session, agent: int) -> None:
         )
         folder = session.scratch / f"warm-up-{number}"
         done = threading.Event()
-        query = (
-            counted.writeStream.outputMode("update")
-            .option("checkpointLocation", f"file://{folder}")
-            .foreachBatch(partial(_collect_epoch, done))
-            .start()
-        )
-        try:
-            _await_epoch(query, done, agent)
-        finally:
-            query.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+        rows = counted.mapInArrow(_pass_through, counted.schema).select(F.to_json(F.struct("*")).alias("value"))
+        with writing(spark, _WarmUp(done), job="warm-up", topic="", limits=None) as options:
+            started = rows.writeStream.outputMode("update").option("checkpointLocation", f"file://{folder}")
+            query = started.format(FORMAT).options(**options).start()
+            try:
+                _await_epoch(query, done, agent)
+            finally:
+                query.stop()
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _await_epoch(query: StreamingQuery, done: threading.Event, agent: int) -> None:
@@ -178,9 +175,25 @@ def _await_epoch(query: StreamingQuery, done: threading.Event, agent: int) -> No
             raise EnvironmentFault(f"A query over generated rows did not run: {query.exception()}.")
 
 
-def _collect_epoch(done: threading.Event, frame: DataFrame, _number: int) -> None:
-    frame.mapInArrow(_pass_through, frame.schema).collect()
-    done.set()
+class _WarmUp:
+    """Takes the rows of a warm-up query's epochs, and publishes nothing."""
+
+    def __init__(self, done: threading.Event) -> None:
+        self._done = done
+
+    def begin(self, _epoch: int, partitions: int) -> TaskPlan:
+        """Let the tasks send their rows."""
+        return TaskPlan.of_all("SEND", partitions)
+
+    def commit(self, _epoch: int, _rows: EpochRows) -> None:
+        """Note that an epoch has run."""
+        self._done.set()
+
+    def abort(self, epoch: int) -> None:
+        """Do nothing: the query is stopped, or fails."""
+
+    def reach(self, point: str, task: int) -> None:
+        """Do nothing: no task publishes."""
 
 
 def _pass_through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

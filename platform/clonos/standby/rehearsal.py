@@ -8,6 +8,8 @@ Otherwise:
 2. The planned epoch is narrowed: to nothing, or to the newest record of each partition if the query filters it out.
 3. Spark starts the query again, as a takeover does, and replays the epoch. Planning, shuffles, state, Python workers
    and the path to the sink are used. No row passes the filter, nothing is published and the sink is not called.
+
+The tasks run the same plan as in an epoch, with the sink's own writer (`EpochWriter.rehearse`).
 """
 
 from __future__ import annotations
@@ -20,26 +22,24 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.causal.shape import has_rows_without_input
 from clonos.driver.planned import read_plan
 from clonos.driver.running import INTERRUPTED, EpochEnded
-from clonos.extend.lanes import publish_rest, run_lanes
-from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.driver.sink_writers import writer_of
+from clonos.extend.sink import SinkEpoch, SinkLane
 from clonos.jobs.context import Query
 from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.spark.internals import analyzed_plan, batch_partitions, executed_plan, jvm_of, running_query
-from clonos.spark.spooling import FORMAT, SpooledRows, can_spool, spooling
+from clonos.spark.internals import analyzed_plan, executed_plan, jvm_of, running_query
+from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
 _log = logging.getLogger("clonos")
@@ -110,7 +110,7 @@ class Rehearsal:
                     return content
             if not interrupted():
                 with self._folder(query) as folder:
-                    _run_once(query, folder, _FirstEpoch(lambda _frame: None, None), self._job, interrupted)
+                    self._run_once(query, folder, None, interrupted)
                     if not interrupted():
                         narrow_epoch(folder, newest=newest)
                     self._replay(query, folder, times, interrupted)
@@ -160,36 +160,57 @@ class Rehearsal:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _replay(self, query: Query, folder: Path, times: int, interrupted: Callable[[], bool]) -> None:
-        run, plan = partial(self._run_empty_epoch, query), partial(self._plan_empty_epoch, query)
         for number in range(times):
             if not interrupted():
                 # The last run also commits its epoch, and plans the next one: a takeover does both.
-                epoch = _FirstEpoch(run, plan, commits=number == times - 1)
                 began = time.monotonic()
-                _run_once(query, folder, epoch, self._job, interrupted)
+                epoch = self._run_once(query, folder, number == times - 1, interrupted)
                 if epoch.ended_at is not None:
                     took = round(epoch.ended_at - began, 3)
                     self.seconds[query.name] = min(took, self.seconds.get(query.name, took))
 
-    def _run_empty_epoch(self, query: Query, frame: DataFrame) -> None:
-        epoch = self._plan_empty_epoch(query, batch_partitions(frame))
-        first = {lane.number for lane in epoch.lanes[:1]}
-        try:
-            # As in a replay after some of its lanes were published.
-            publish_rest(frame, epoch, first, lambda rows, _: run_lanes(rows, epoch, _publish_nothing))
-            run_lanes(frame, epoch, _publish_nothing)
-        finally:
-            self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+    def _run_once(
+        self, query: Query, folder: Path, commits: bool | None, interrupted: Callable[[], bool]
+    ) -> _FirstEpoch:
+        """Start the query, run its first epoch and stop the query; stop earlier if `interrupted`.
 
-    def _plan_empty_epoch(self, query: Query, partitions: int) -> SinkEpoch:
+        Args:
+            query: The query.
+            folder: Its scratch checkpoint.
+            commits: Whether Spark commits the epoch, and plans the next one; None: the tasks of the epoch do not start.
+            interrupted: Returns whether to stop early.
+        """
+        writer = writer_of(query.sink, self._spark, self._kafka)
+        plan = (lambda partitions: self._plan_empty_epoch(query, writer, partitions)) if commits is not None else None
+        epoch = _FirstEpoch(plan, commits=bool(commits))
+        try:
+            with writing(self._spark, epoch, job=self._job, topic=writer.topic, limits=writer.limits) as options:
+                started = (
+                    writer.frame(query.frame)
+                    .writeStream.outputMode(query.sink.output_mode)
+                    .option("checkpointLocation", f"file://{folder}")
+                    .format(FORMAT)
+                    .options(**options)
+                )
+                _await_end(query, started.start(), epoch, interrupted)
+        finally:
+            writer.close()
+        if epoch.failure is not None and not interrupted():
+            failure = epoch.failure
+            raise NotRehearsed(f"{query.name}: {type(failure).__name__}: {failure}") from failure
+        return epoch
+
+    def _plan_empty_epoch(self, query: Query, writer: EpochWriter, partitions: int) -> TaskPlan:
         """Plan an epoch, and set the scope of a rehearsal for its tasks."""
         planned = read_plan(executed_plan(self._spark, running_query(self._spark)), partitions)
+        planned = planned._replace(input_slices=writer.lanes(planned.input_slices))
         identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
         scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
         tasks = enumerate(zip(planned.lanes(), planned.input_slices, strict=True))
         lanes = [SinkLane(number, task, part, log_partition=number) for task, (number, part) in tasks]
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(scope))
-        return SinkEpoch(identity, self._kafka, tuple(sorted(lanes, key=lambda lane: lane.number)))
+        epoch = SinkEpoch(identity, self._kafka, tuple(sorted(lanes, key=lambda lane: lane.number)))
+        return writer.rehearse(epoch, partitions)
 
 
 def may_read_state(query: Query) -> bool:
@@ -200,16 +221,11 @@ def may_read_state(query: Query) -> bool:
     return query.sink.output_mode != "complete"
 
 
-def _publish_nothing(epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
-    return LaneReport(lane.number, "empty", sum(batch.num_rows for batch in batches), b"")
-
-
 class _FirstEpoch:
     """The first epoch after one start of a rehearsed query. Unless it `commits`, the next start finds it in doubt.
 
     Args:
-        run: Runs the epoch, given its frame; for a query that does not spool.
-        plan: Plans the epoch, given its number of partitions, for a query that spools; None: its tasks do not start.
+        plan: Plans the epoch, given its number of partitions; None: its tasks do not start.
         commits: Spark commits the epoch, and plans the next one, which has no tasks.
 
     Attributes:
@@ -220,39 +236,29 @@ class _FirstEpoch:
         failure: The exception of the epoch.
     """
 
-    def __init__(
-        self, run: Callable[[DataFrame], None], plan: Callable[[int], object] | None, *, commits: bool = False
-    ) -> None:
+    def __init__(self, plan: Callable[[int], TaskPlan] | None, *, commits: bool = False) -> None:
         self.done, self.stopped = threading.Event(), threading.Event()
         self.ended_at: float | None = None
         self.committed_at: float | None = None
         self.failure: BaseException | None = None
-        self._run = run
         self._plan = plan
         self._commits = commits
 
-    def run(self, frame: DataFrame, _epoch: int) -> None:
-        """Run the epoch; called by ``foreachBatch``."""
-        try:
-            if self.committed_at is None:
-                self._run(frame)
-        except BaseException as error:
-            self.failure = error
-        self._end_or_commit()
-
-    def begin(self, _epoch: int, partitions: int) -> bool:
-        """Plan the epoch, and return True as if its rows were published. The epoch after a committed one ends here."""
+    def begin(self, _epoch: int, partitions: int) -> TaskPlan:
+        """Plan the epoch. The epoch after a committed one ends here."""
         try:
             if self._plan is not None:
-                self._plan(partitions)
+                plan = self._plan(partitions)  # also of the epoch that ends here, as in a takeover
                 if self.committed_at is None:
-                    return True
+                    return plan
         except BaseException as error:
             self.failure = error
-        self._end()
-        return False
+        raise self._ended()
 
-    def commit(self, _epoch: int, _rows: SpooledRows) -> None:
+    def reach(self, point: str, task: int) -> None:
+        """Do nothing at a point of the protocol that a task of a rehearsal reaches."""
+
+    def commit(self, _epoch: int, _rows: EpochRows) -> None:
         """End the epoch, whose tasks have ended."""
         self._end_or_commit()
 
@@ -262,7 +268,7 @@ class _FirstEpoch:
         if self._commits and self.failure is None and self.committed_at is None:
             self.committed_at = time.monotonic()
         else:
-            self._end()
+            raise self._ended()
 
     def abort(self, _epoch: int) -> None:
         """End the epoch, whose task failed."""
@@ -270,40 +276,28 @@ class _FirstEpoch:
             self.failure = NotRehearsed("a task failed")
             self.done.set()
 
-    def _end(self) -> None:
+    def _ended(self) -> EpochEnded:
+        """Return the error that ends the query, once it is being stopped."""
         self.done.set()
         self.stopped.wait(_TIMEOUT_S)
-        raise EpochEnded(INTERRUPTED)
+        return EpochEnded(INTERRUPTED)
 
 
-def _run_once(query: Query, folder: Path, epoch: _FirstEpoch, job: str, interrupted: Callable[[], bool]) -> None:
-    """Start the query, run its first epoch and stop the query; stop earlier if `interrupted`."""
-    spark = query.frame.sparkSession
-    writer = query.frame.writeStream.outputMode(query.sink.output_mode).option("checkpointLocation", f"file://{folder}")
-    with contextlib.ExitStack() as stack:
-        sink = query.sink
-        if can_spool(sink, spark):
-            target = spooling(spark, epoch, job=job, topic=sink.topic, folder=folder.parent, limits=None)
-            writer = writer.format(FORMAT).options(**stack.enter_context(target))
-        else:
-            writer = writer.foreachBatch(epoch.run)
-        stream: Any = writer.start()
-        try:
-            deadline = time.monotonic() + _TIMEOUT_S
-            while not epoch.done.wait(_POLL_S) and not interrupted():
-                if epoch.committed_at is not None and time.monotonic() > epoch.committed_at + _NEXT_S:
-                    break  # there is nothing new to read
-                if not stream.isActive and not epoch.done.is_set():
-                    raise NotRehearsed(f"{query.name}: {stream.exception()}")
-                if time.monotonic() > deadline:
-                    raise NotRehearsed(f"{query.name} planned no epoch within {_TIMEOUT_S:g} s")
-        finally:
-            with contextlib.suppress(Exception):
-                threading.Thread(target=_release, args=(stream, epoch.stopped), daemon=True).start()
-                stream.stop()
-    if epoch.failure is not None and not interrupted():
-        failure = epoch.failure
-        raise NotRehearsed(f"{query.name}: {type(failure).__name__}: {failure}") from failure
+def _await_end(query: Query, stream: Any, epoch: _FirstEpoch, interrupted: Callable[[], bool]) -> None:
+    """Wait until the query has run `epoch`, then stop it."""
+    try:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not epoch.done.wait(_POLL_S) and not interrupted():
+            if epoch.committed_at is not None and time.monotonic() > epoch.committed_at + _NEXT_S:
+                break  # there is nothing new to read
+            if not stream.isActive and not epoch.done.is_set():
+                raise NotRehearsed(f"{query.name}: {stream.exception()}")
+            if time.monotonic() > deadline:
+                raise NotRehearsed(f"{query.name} planned no epoch within {_TIMEOUT_S:g} s")
+    finally:
+        with contextlib.suppress(Exception):
+            threading.Thread(target=_release, args=(stream, epoch.stopped), daemon=True).start()
+            stream.stop()
 
 
 def _release(stream: Any, stopped: threading.Event) -> None:

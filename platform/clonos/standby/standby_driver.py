@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
 from clonos.carried_errors import carrying, uncarry_failure
@@ -35,8 +34,8 @@ from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
 from clonos.spark.internals import hadoop_configuration, jvm_of
 from clonos.spark.kafka_clients import ProducerFailed, transaction_version
+from clonos.spark.lane_sink import writes_in_jvm
 from clonos.spark.session import alive, is_local
-from clonos.spark.spooling import can_spool, publishes_in_jvm
 from clonos.spark.stored_files import StoredFolder
 from clonos.standby.mirror import Mirror
 from clonos.standby.promotion import PromotionMailbox
@@ -186,7 +185,7 @@ class Standby:
 
     def _connect_jvm(self) -> None:
         """Connect the JVM's admin client, which the lanes of the queries use. A takeover works without it."""
-        if any(can_spool(query.sink, self._spark) for query in self._driver.queries):
+        if any(writes_in_jvm(query.sink) for query in self._driver.queries):
             with contextlib.suppress(ProducerFailed):
                 transaction_version(self._spark, java_options(self._kafka))
 
@@ -298,8 +297,7 @@ class Standby:
             BrokerUnavailable: The workers cannot connect to the log.
         """
         slots = self._spark.sparkContext.defaultParallelism
-        # Persisted, as in a replay with published lanes: a rehearsal has no row to persist.
-        rows = self._spark.range(0, slots, 1, slots).persist(StorageLevel.MEMORY_AND_DISK)
+        rows = self._spark.range(0, slots, 1, slots)
         connect = partial(_connect_worker, self._prepared.topic, self._recording_depth)
         try:
             chain = rows
@@ -310,14 +308,12 @@ class Standby:
             if (typed := uncarry_failure(failure)) is not None:
                 raise typed from failure
             raise
-        finally:
-            rows.unpersist()
         self._workers_warmed_at = time.monotonic()
 
     @cached_property
     def _workers_of_slot(self) -> int:
         """The number of Python workers that a task slot uses at the same time; a lane in Python uses another one."""
-        return max(python_workers(query.frame) + (not publishes_in_jvm(query.sink)) for query in self._driver.queries)
+        return max(python_workers(query.frame) + (not writes_in_jvm(query.sink)) for query in self._driver.queries)
 
     @cached_property
     def _recording_depth(self) -> str:

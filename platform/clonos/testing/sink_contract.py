@@ -40,6 +40,7 @@ from clonos.faults import injecting
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import EpochIdentity, InputSlice
 from clonos.settings import KafkaSettings
+from clonos.testing.epoch_writes import EpochWrites
 from clonos.testing.harness.waiting import eventually
 
 _DEADLINE_S = 60.0
@@ -64,6 +65,8 @@ class SinkContract(ABC):
     """The points of `clonos.faults` that a lane of this sink passes in a fresh epoch, in order. The tests kill or pause
     a worker at each of them.
     """
+    in_doubt: ClassVar[tuple[InputSlice, ...]] = ()
+    """The lanes that a sink of the JVM must have; empty: those that it chooses."""
     columns: ClassVar[str] = "key string, value string"
     """Schema (DDL) of the DataFrames that the tests publish, with at least ``key`` and ``value``."""
 
@@ -170,7 +173,7 @@ class SinkContract(ABC):
         epoch = old.epoch(0, rows(3, 4))
         self.owner()
         with pytest.raises(Superseded):
-            old.sink.write(old.frame(rows(3, 4)), epoch)
+            old.writes.write(old.frame(rows(3, 4)), epoch)
         self.published_exactly()
 
     def test_a_new_lineage_publishes_again(self) -> None:
@@ -255,7 +258,8 @@ class SinkContract(ABC):
         """Claim the job as a new driver does, with a new sink; `new_lineage` begins a new lineage."""
         sink = self.make_sink("out")
         sink.check(self.kafka)
-        return Owner(self, sink, claim(self.kafka, self._job, new_lineage={} if new_lineage else None))
+        own = claim(self.kafka, self._job, new_lineage={} if new_lineage else None)
+        return Owner(self, sink, EpochWrites(self.spark, sink, own, self.in_doubt), own)
 
     def published_exactly(self, *epochs: Sequence[Part]) -> None:
         """Assert that a consumer sees every record of `epochs` once, and no other record."""
@@ -324,6 +328,7 @@ class Owner:
 
     contract: SinkContract
     sink: Sink
+    writes: EpochWrites
     own: Ownership  # the claim in the causal log
 
     def write(
@@ -344,12 +349,13 @@ class Owner:
             committed: Whether the causal log holds the epoch's commit.
             failing: The last partition waits until this file exists, then fails.
         """
-        return self.sink.write(self.frame(parts, failing), self.epoch(epoch, parts, replay=replay, committed=committed))
+        lanes = self.epoch(epoch, parts, replay=replay, committed=committed)
+        return self.writes.write(self.frame(parts, failing), lanes)
 
     def epoch(self, number: int, parts: Sequence[Part], *, replay: bool = False, committed: bool = False) -> SinkEpoch:
-        """Return the epoch as the driver passes it to `Sink.write`; `Owner.write` describes the other arguments."""
+        """Return the epoch as the driver passes it to the sink; `Owner.write` describes the other arguments."""
         own = self.own
-        slices = self.sink.lanes(
+        slices = self.writes.writer.lanes(
             tuple(InputSlice("range", "in", index, 0, len(part)) for index, part in enumerate(parts))
         )
         partitions = own.ensure_lanes(self.sink.name, len(slices))

@@ -13,14 +13,17 @@ Exactly once follows from the names, and does not depend on step 3. A fenced dri
 Then either its link fails, or it publishes the epoch of the plan and the new owner compares. Rows that depend only on
 input and determinants are equal. If the fenced driver called a service again and got another answer, the rows differ
 and the job stops with `ReplayDivergence`. Nothing is published twice, but a person must decide.
+
+With ``atomic-epoch`` each partition's task writes a temporary file; the driver joins them, and takes the steps.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -29,11 +32,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from clonos.errors import DirectoryInUse, FilesUnwritable, ReplayDivergence, SpecError
-from clonos.extend.lanes import MultisetDigest, Pass, at_point, publish_rest, require_owner, run_lanes
-from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch, SinkLane
-from clonos.log.records import InputSlice, whole_epoch
+from clonos.extend.lanes import MultisetDigest, at_point, digest_of, require_owner
+from clonos.extend.sink import DeliveryMode, Digest, LaneReport, OutputMode, SinkEpoch, SinkLane
 from clonos.log.topic import short_topic_id
 from clonos.settings import KafkaSettings
+
+_log_ids: dict[tuple[str, str], str] = {}  # of this process
 
 
 class FilesSink:
@@ -54,6 +58,8 @@ class FilesSink:
         ctx.sink(totals, connector="files", path="/data/totals")
     """
 
+    keeps_marker = True  # the name of the epoch's file
+
     def __init__(
         self,
         name: str,
@@ -71,7 +77,6 @@ class FilesSink:
         self.path = Path(path).absolute()
         self.output_mode = output_mode
         self.delivery = delivery
-        self._logs: dict[str, str] = {}
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail at start if the folder cannot be created, or files cannot be linked in it.
@@ -96,38 +101,77 @@ class FilesSink:
     def check_frame(self, frame: DataFrame) -> None:
         """Accept any columns that Spark can write as JSON."""
 
-    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
-        """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
-        return whole_epoch(slices) if self.delivery == "atomic-epoch" else slices
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """Return each row as a line of JSON."""
+        return frame.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
 
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        """Publish the lanes of `epoch` that are not published yet, each as one file; returns one report for each
-        lane.
-        """
-        lines = frame.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
-        if self.delivery == "atomic-epoch" and epoch.lanes:
-            lines = lines.repartition(1)
-        published: set[int] = set()
-        if epoch.identity.replay:
-            self._remove_temporary(epoch)
-            published = {lane.number for lane in epoch.lanes if self.file_of(epoch, lane).exists()}
-        files = self._files(epoch)
+    def published(self, epoch: SinkEpoch) -> set[int]:
+        """Return the lanes of an epoch that have a file."""
+        self._remove_temporary(epoch)
+        return {lane.number for lane in epoch.lanes if self.file_of(epoch, lane).exists()}
 
-        def run(rows: DataFrame, mode: Pass) -> list[LaneReport]:
-            return run_lanes(rows, epoch, functools.partial(_write_lane, files, mode))
+    def write_lane(self, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
+        """Publish a lane as one file; compare its rows if it has one."""
+        final = self.file_of(epoch, lane)
+        lines = (line for batch in batches for line in _lines(batch))
+        with _named(final):
+            if final.exists():
+                return _compared(final, lane.number, MultisetDigest.of(lines))
+            if epoch.committed:
+                digest = MultisetDigest.of(lines)
+                return LaneReport(lane.number, "skipped" if digest.records else "empty", digest.records, digest.value())
+            require_owner(epoch, lane)  # step 1
+            at_point("lane-decided", epoch, lane)
+            return _publish(final, epoch, lane, lines)
 
-        return publish_rest(lines, epoch, published, run)
+    def write_part(self, epoch: SinkEpoch, part: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the lines of one partition to a temporary file; returns its name."""
+        final = self.file_of(epoch, epoch.lanes[0])
+        temporary = _temporary(final, epoch, f"{part:05d}")
+        with _named(temporary), temporary.open("xb") as out:
+            for batch in batches:
+                out.writelines(_lines(batch))
+            out.flush()
+            os.fsync(out.fileno())
+        return temporary.name.encode()
+
+    def commit(self, epoch: SinkEpoch, payloads: Sequence[bytes], digest: Digest) -> None:
+        """Join the parts, and link them to the epoch's name (steps 2 to 5)."""
+        (lane,) = epoch.lanes
+        final = self.file_of(epoch, lane)
+        temporary = _temporary(final, epoch, "all")
+        with _named(final):
+            try:
+                with temporary.open("xb") as out:
+                    for payload in payloads:
+                        with (self.path / payload.decode()).open("rb") as part:
+                            shutil.copyfileobj(part, out)
+                    out.flush()
+                    os.fsync(out.fileno())
+                at_point("lane-marked", epoch, lane)
+                require_owner(epoch, lane)
+                try:
+                    os.link(temporary, final)
+                    _sync_folder(final.parent)
+                except FileExistsError:
+                    if _digest(final) != digest:
+                        raise _contradicted(final) from None
+            finally:
+                for name in (temporary.name, *(payload.decode() for payload in payloads)):
+                    (self.path / name).unlink(missing_ok=True)
+
+    def committed(self, epoch: SinkEpoch) -> Digest | None:
+        """Return the digest of the epoch's file, if there is one."""
+        self._remove_temporary(epoch)
+        final = self.file_of(epoch, epoch.lanes[0])
+        with _named(final):
+            return _digest(final) if final.exists() else None
 
     def file_of(self, epoch: SinkEpoch, lane: SinkLane) -> Path:
         """The path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
-        return _file_of(self._files(epoch), epoch, lane)
-
-    def _files(self, epoch: SinkEpoch) -> Path:
-        """The start of the paths of all files of this causal log."""
         identity = epoch.identity
-        if identity.log_topic not in self._logs:
-            self._logs[identity.log_topic] = short_topic_id(epoch.kafka, identity.log_topic)
-        return self.path / f"{identity.job}-{identity.query}-{self._logs[identity.log_topic]}"
+        files = f"{identity.job}-{identity.query}-{_log_id(epoch)}-{identity.owner.lineage:04d}-{identity.epoch:012d}"
+        return self.path / f"{files}-{lane.number:05d}.jsonl"
 
     def _remove_temporary(self, epoch: SinkEpoch) -> None:
         """Remove the temporary files of earlier attempts at this epoch. A fenced driver's link then fails."""
@@ -136,34 +180,41 @@ class FilesSink:
                 temporary.unlink(missing_ok=True)
 
 
-def _file_of(files: Path, epoch: SinkEpoch, lane: SinkLane) -> Path:
-    lineage, number = epoch.identity.owner.lineage, epoch.identity.epoch
-    return files.with_name(f"{files.name}-{lineage:04d}-{number:012d}-{lane.number:05d}.jsonl")
+def _log_id(epoch: SinkEpoch) -> str:
+    """Return the causal log's topic, by Kafka's id of it; this process asks once."""
+    log = (epoch.kafka.bootstrap_servers, epoch.identity.log_topic)
+    if log not in _log_ids:
+        _log_ids[log] = short_topic_id(epoch.kafka, epoch.identity.log_topic)
+    return _log_ids[log]
 
 
-def _write_lane(
-    files: Path, mode: Pass, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]
-) -> LaneReport:
-    final = _file_of(files, epoch, lane)
-    lines = (line.encode() + b"\n" for batch in batches for line in batch.column(0).to_pylist())
+def _temporary(final: Path, epoch: SinkEpoch, name: str) -> Path:
+    return final.with_name(f".{final.name}.{epoch.identity.owner.claim_id}.{name}.{secrets.token_hex(4)}")
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Inside the context, an error of the operating system names the file."""
     try:
-        if final.exists():
-            return _compared(final, lane.number, MultisetDigest.of(lines))
-        if mode == "audit":
-            digest = MultisetDigest.of(lines)
-            return LaneReport(lane.number, "skipped" if digest.records else "empty", digest.records, digest.value())
-        require_owner(epoch, lane)  # step 1
-        at_point("lane-decided", epoch, lane)
-        return _publish(final, epoch, lane, lines)
+        yield
     except OSError as error:
-        raise FilesUnwritable(
-            f"{final} could not be written: {error.strerror}.",
-        ) from error
+        raise FilesUnwritable(f"{path} could not be written: {error.strerror}.") from error
+
+
+def _lines(batch: pa.RecordBatch) -> list[bytes]:
+    return [line.encode() + b"\n" for line in batch.column(0).to_pylist()]
+
+
+def _digest(file: Path) -> Digest:
+    """Return the digest of a file's lines, as rows."""
+    with file.open("rb") as lines:
+        rows = digest_of(pa.RecordBatch.from_pydict({"line": [line.decode().removesuffix("\n")]}) for line in lines)
+    return Digest(rows.records, rows.value())
 
 
 def _publish(final: Path, epoch: SinkEpoch, lane: SinkLane, lines: Iterator[bytes]) -> LaneReport:
     digest = MultisetDigest()
-    temporary = final.with_name(f".{final.name}.{epoch.identity.owner.claim_id}.{secrets.token_hex(4)}")
+    temporary = _temporary(final, epoch, "lane")
     try:
         with temporary.open("xb") as out:  # step 2
             at_point("lane-begun", epoch, lane)
@@ -201,11 +252,15 @@ def _agreed(final: Path, lane: int, computed: MultisetDigest) -> LaneReport:
     """The audit of a lane that another attempt published while this one computed its rows."""
     report = _compared(final, lane, computed)
     if report.diverged:
-        raise ReplayDivergence(
-            f"Another attempt published {final.name} at the same time, with other rows.",
-            kept="the published file was not changed.",
-        )
+        raise _contradicted(final)
     return report
+
+
+def _contradicted(final: Path) -> ReplayDivergence:
+    return ReplayDivergence(
+        f"Another attempt published {final.name} at the same time, with other rows.",
+        kept="the published file was not changed.",
+    )
 
 
 def _sync_folder(folder: Path) -> None:

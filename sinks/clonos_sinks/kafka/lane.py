@@ -26,16 +26,34 @@ _METADATA_IDLE_MS: Final = 5_000  # Kafka's minimum
 EPOCH_PER_TRANSACTION: Final = 2  # the version of Kafka's transactions with KIP-890
 
 
-class Lane(msgspec.Struct, frozen=True):
-    """One lane of one epoch, with the settings of its Kafka transaction."""
+class LaneSettings(msgspec.Struct, frozen=True):
+    """What the lanes of one sink have in common."""
 
-    epoch: SinkEpoch
-    assigned: SinkLane
+    topic: str | None  # of rows without one
     timeout_ms: int  # time for a transaction
-    longest_timeout_ms: int  # time for a transaction with many bytes: the broker's limit
+    longest_timeout_ms: int  # time for a transaction with many bytes, or after a failed attempt: the broker's limit
     limits: Limits = Limits()  # record and request size limits of the cluster
     options: Mapping[str, str] = {}  # the sink's options of Kafka's producer
     transactional: bool = True
+
+    def lanes(self, epoch: SinkEpoch) -> tuple[Lane, ...]:
+        """Return the lanes of an epoch, by number. An attempt that failed may have lasted too long."""
+        timeout_ms = self.longest_timeout_ms if epoch.attempt else self.timeout_ms
+        return tuple(Lane(epoch, assigned, self, timeout_ms) for assigned in epoch.lanes)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """``buffer.memory`` of a producer, which must hold the largest record."""
+        return max(_BUFFER_BYTES, min(self.limits.record, _MAX_RECORD_BYTES))
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One lane of one epoch."""
+
+    epoch: SinkEpoch
+    assigned: SinkLane
+    settings: LaneSettings
+    timeout_ms: int  # time for a transaction with few bytes, in this attempt
 
     @property
     def number(self) -> int:
@@ -59,7 +77,7 @@ class Lane(msgspec.Struct, frozen=True):
 
     def timeout_of(self, size: int) -> int:
         """The timeout in ms of a transaction of `size` bytes."""
-        return self.timeout_ms if size <= self.patient_bytes else self.longest_timeout_ms
+        return self.timeout_ms if size <= self.patient_bytes else self.settings.longest_timeout_ms
 
     def __str__(self) -> str:
         """For messages: ``Lane 0 of orders``."""
@@ -108,21 +126,11 @@ class Lane(msgspec.Struct, frozen=True):
         return newest
 
 
-def first_timeout_ms(epoch: SinkEpoch, timeout_ms: int, longest_ms: int) -> int:
-    """The time for a small transaction: the broker's limit after a failed attempt, which may have lasted too long."""
-    return longest_ms if epoch.attempt else timeout_ms
-
-
-def buffer_bytes(limits: Limits) -> int:
-    """``buffer.memory`` of a producer, which must hold the largest record."""
-    return max(_BUFFER_BYTES, min(limits.record, _MAX_RECORD_BYTES))
-
-
 def timeout_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
     """The options of a lane's producer that depend on the time for a transaction."""
-    linger_ms = int(lane.options.get("linger.ms", _LINGER_MS))
+    linger_ms = int(lane.settings.options.get("linger.ms", _LINGER_MS))
     options = {"delivery.timeout.ms": str(max(timeout_ms, _REQUEST_MS + linger_ms))}
-    if lane.transactional:
+    if lane.settings.transactional:
         options["transaction.timeout.ms"] = str(timeout_ms)
     return options
 
@@ -133,9 +141,9 @@ def producer_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
         "enable.idempotence": "true",
         "acks": "all",
         "linger.ms": str(_LINGER_MS),
-        "batch.size": str(lane.limits.batch),
+        "batch.size": str(lane.settings.limits.batch),
         "max.request.size": str(_MAX_RECORD_BYTES),
-        "buffer.memory": str(buffer_bytes(lane.limits)),
+        "buffer.memory": str(lane.settings.buffer_bytes),
         "max.block.ms": str(_BLOCK_MS),
         "request.timeout.ms": str(_REQUEST_MS),
         "retry.backoff.ms": "2",  # a transaction right after another one is refused until that one is complete
@@ -143,5 +151,5 @@ def producer_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
         "metadata.max.idle.ms": str(_METADATA_IDLE_MS),
         "enable.metrics.push": "false",
         **timeout_options(lane, timeout_ms),
-        **lane.options,
+        **lane.settings.options,
     }

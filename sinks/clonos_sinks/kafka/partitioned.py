@@ -10,6 +10,7 @@ For one lane of epoch *e* under owner *o* (the same steps as in `docs/protocol.m
    from the lane's last transaction needs no check (KIP-890): nobody has fenced it since.
 3. In a replay: a lane with a marker of epoch *e* is published. Its rows are computed again and compared (*replay
    audit*). With a marker of a later epoch, or of other input: `CheckpointMismatch`. The claim of *o* read the markers.
+   If only some lanes are published, the rows of the others go to the driver, which publishes them after the audit.
 4. Once the task has computed all of its rows, it begins the transaction, sends rows and marker, and commits. Before the
    commit it compares the marker's offset with the end of the log that the driver knows (`clonos.LogGap`).
 5. After any error the epoch fails. A new claim opens every lane, which ends the transactions, and reads the markers.
@@ -19,153 +20,189 @@ The task's side is in Java (`clonos.LaneTask`).
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Final, Literal
+from concurrent.futures import wait
+from typing import Final
 
-import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from clonos import faults
-from clonos.errors import EpochFailed, EpochTooLarge
-from clonos.extend.lanes import require_job
+from clonos.errors import EpochFailed
+from clonos.extend.lanes import require_equal, require_job
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.kafka import java_options
-from clonos.log.records import marker_head
+from clonos.log.records import InputSlice, marker_head
+from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import NewestProducer, ProducerFailed
-from clonos.spark.partition_lanes import LanePass, TaskLane, TaskOutcome, write_lanes
-from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options, timeout_options
+from clonos.spark.lane_sink import EpochRows, LanePass, Rows, TaskLane, TaskOutcome, TaskPlan, WriteLimits
+from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, LaneSettings, producer_options, timeout_options
 from clonos_sinks.kafka.read_ahead import ReadAhead
+from clonos_sinks.kafka.spooled import SpooledLane
 
 _UNKNOWN: Final = NewestProducer(-1, -1)
+_MAX_INT: Final = 2**31 - 1
 
 
-class PartitionedEpoch:
-    """One attempt at an epoch with a lane for each partition.
+class PartitionedLanes:
+    """The lanes of a query with one for each partition, as a `clonos.spark.lane_sink.EpochWriter`.
+
+    In a replay of an epoch that earlier attempts published in part, the rows of the other lanes go to the driver. It
+    compares the published lanes first, and then publishes the rest.
 
     Args:
-        epoch: The epoch.
-        lanes: Its lanes, by number.
-        topic: Topic of rows without one.
-        ahead: What was read of the lanes since the last epoch.
+        spark: The session.
+        kafka: The Kafka cluster.
+        settings: Those of the sink's lanes.
     """
 
-    def __init__(self, epoch: SinkEpoch, lanes: tuple[Lane, ...], topic: str | None, ahead: ReadAhead) -> None:
-        self._epoch = epoch
-        self._lanes = lanes
-        self._topic = topic
-        self._ahead = ahead
-        self._published = {
-            lane.number: marker for lane in lanes if (marker := lane.published_marker(lane.assigned.marker))
-        }
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, settings: LaneSettings) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._settings = settings
+        self._connection = java_options(kafka)
+        self._ahead = ReadAhead()
+        self._plan = TaskPlan(())  # of the epoch in progress
+        self.topic = settings.topic
+        self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
 
-    @property
-    def published(self) -> Set[int]:
-        """The lanes that an earlier attempt published."""
-        return self._published.keys()
+    def frame(self, frame: DataFrame) -> DataFrame:
+        """Return the sink's frame: the JVM converts its rows to records."""
+        return frame
 
-    def run(self, frame: DataFrame, mode: Literal["publish", "audit"]) -> list[LaneReport]:
-        """Run one pass over the rows.
+    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+        """Return one lane for each partition."""
+        return slices
 
-        Args:
-            frame: The rows, with one partition for each lane.
-            mode: ``publish`` publishes the lanes that are not published; ``audit`` publishes nothing. Both compare the
-                rows of published lanes with their markers.
-
-        Returns:
-            The reports, by lane number.
+    def begin(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
+        """Let the tasks publish their lanes (step 1); published lanes are only counted and compared.
 
         Raises:
             Superseded: A newer owner claimed the job.
+            CheckpointMismatch: A lane's newest marker does not fit this epoch.
+            EpochFailed: Kafka did not answer.
+        """
+        lanes = self._settings.lanes(epoch)
+        published = {lane.number for lane in lanes if lane.published_marker(lane.assigned.marker) is not None}
+        if epoch.committed or (lanes and published.issuperset(lane.number for lane in lanes)):
+            self._plan = TaskPlan.of_all("COUNT", partitions)
+        elif published or epoch.dead_letter_topic:  # records for another topic: the driver moves them
+            rows: list[Rows] = ["SEND"] * partitions
+            for lane in lanes:
+                if lane.number in published:
+                    rows[lane.assigned.task] = "COUNT"
+            self._plan = TaskPlan(tuple(rows))
+        else:
+            newest = self._newest_producers(epoch, lanes)
+            self._plan = self._publishing(lanes, newest, partitions, kept=bool(newest) and self._keeps_producers())
+        return self._plan
+
+    def rehearse(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
+        """Let the tasks publish their lanes, which have no rows."""
+        return self._publishing(self._settings.lanes(epoch), {}, partitions, kept=False)
+
+    def publish(self, epoch: SinkEpoch, rows: EpochRows) -> list[LaneReport]:
+        """Report the lanes that the tasks have published or compared; publish those whose rows the driver got.
+
+        Raises:
+            Superseded: A newer owner claimed the job.
+            ReplayDivergence: A published lane differs from this replay. No further lane was published.
             EpochFailed: A lane was not published.
         """
-        if self._epoch.dead_letter_topic:
-            frame = frame.drop("topic", "partition")
-        due = [lane for lane in self._lanes if mode == "publish" and lane.number not in self._published]
-        newest = self._newest_producers(frame, due)
-        try:
-            outcomes = write_lanes(frame, self._pass(frame, due, newest), self._reach if faults.armed() else None)
-        except BaseException as error:
-            self._ahead.forget()
-            if not isinstance(error, EpochFailed | EpochTooLarge):
-                raise
-            require_job(msgspec.structs.replace(self._epoch, plan_offset=-1))  # a takeover fences the producers
-            if isinstance(error, EpochTooLarge) and not self._epoch.attempt:
-                raise EpochFailed(error.what) from error  # the next attempt has the longest time
-            raise
-        by_task = {outcome.task: outcome for outcome in outcomes}
-        if newest:
-            offsets = {lane.transactional_id: by_task[lane.assigned.task].marker_offset for lane in due}
-            committed = {name: offset for name, offset in offsets.items() if offset >= 0}
-            self._ahead.begin(frame.sparkSession, java_options(self._epoch.kafka), committed)
-        return [self._report(lane, by_task[lane.assigned.task], lane in due) for lane in self._lanes]
+        lanes = self._settings.lanes(epoch)
+        sent = [lane for lane in lanes if self._plan.rows[lane.assigned.task] == "SEND"]
+        reports = {
+            lane.number: self._report(lane, rows.outcomes[lane.assigned.task]) for lane in lanes if lane not in sent
+        }
+        if not epoch.committed:
+            require_equal(list(reports.values()), epoch)
+        if sent:
+            reports |= self._publish_rest(sent, rows)
+        if self._settings.transactional:
+            offsets = {lane.transactional_id: reports[lane.number].marker_offset for lane in lanes}
+            self._ahead.begin(self._spark, self._connection, {id_: at for id_, at in offsets.items() if at >= 0})
+        return [reports[lane.number] for lane in lanes]
 
-    def _newest_producers(self, frame: DataFrame, due: list[Lane]) -> dict[str, NewestProducer]:
-        """The newest producer of each lane that is due; step 1."""
-        if not due or not due[0].transactional:
+    def _publish_rest(self, lanes: list[Lane], rows: EpochRows) -> dict[int, LaneReport]:
+        """Publish lanes in the driver, all at once, each with its marker."""
+        spooled = {lane.number: SpooledLane(self._spark, self._kafka, self._settings) for lane in lanes}
+        try:
+            reports = {lane.number: spooled[lane.number].submit(lane, rows.of(lane.assigned.task)) for lane in lanes}
+            wait(reports.values())  # also after an error: a lane that is closed leaves its transaction open
+            return {number: report.result() for number, report in reports.items()}
+        finally:
+            for lane in spooled.values():
+                lane.close()
+
+    def discard(self) -> None:
+        """Forget what was read ahead."""
+        self._ahead.forget()
+
+    def close(self) -> None:
+        """End the thread that reads ahead."""
+        self._ahead.close()
+
+    def _newest_producers(self, epoch: SinkEpoch, lanes: tuple[Lane, ...]) -> dict[str, NewestProducer]:
+        """Read the newest producer of each lane; step 1."""
+        if not lanes or not self._settings.transactional:
             return {}
-        offsets = {lane.transactional_id: lane.assigned.tail_offset for lane in due}
-        newest = self._ahead.producers(frame.sparkSession, java_options(self._epoch.kafka), offsets)
-        require_job(self._epoch)
+        offsets = {lane.transactional_id: lane.assigned.tail_offset for lane in lanes}
+        newest = self._ahead.producers(self._spark, self._connection, offsets)
+        require_job(epoch)
         return newest
 
-    def _pass(self, frame: DataFrame, due: list[Lane], newest: dict[str, NewestProducer]) -> LanePass:
-        first, identity, connection = self._lanes[0], self._epoch.identity, java_options(self._epoch.kafka)
-        kept = False
-        if newest:
-            try:
-                kept = self._ahead.version(frame.sparkSession, connection) >= EPOCH_PER_TRANSACTION
-            except ProducerFailed as failure:
-                raise failure.typed("Kafka did not describe its version", EpochFailed) from failure
+    def _keeps_producers(self) -> bool:
+        try:
+            return self._ahead.version(self._spark, self._connection) >= EPOCH_PER_TRANSACTION
+        except ProducerFailed as failure:
+            raise failure.typed("Kafka did not describe its version", EpochFailed) from failure
+
+    def _publishing(
+        self, lanes: tuple[Lane, ...], newest: dict[str, NewestProducer], partitions: int, *, kept: bool
+    ) -> TaskPlan:
+        if not lanes:
+            return TaskPlan.of_all("COUNT", partitions)
+        first, settings = lanes[0], self._settings
         tasks = []
-        for lane in sorted(self._lanes, key=lambda lane: lane.assigned.task):
+        for lane in sorted(lanes, key=lambda lane: lane.assigned.task):
             known = newest.get(lane.transactional_id, _UNKNOWN)
             tasks.append(
                 TaskLane(
-                    str(lane),
-                    lane in due,
-                    lane.transactional_id,
-                    known.producer,
-                    known.epoch,
-                    lane.assigned.tail_offset,
-                    lane.assigned.log_end,
-                    lane.assigned.log_partition,
-                    marker_head(lane.marker()),
+                    name=str(lane),
+                    transactional_id=lane.transactional_id,
+                    producer_id=known.producer,
+                    producer_epoch=known.epoch,
+                    newest_offset=lane.assigned.tail_offset,
+                    log_end=lane.assigned.log_end,
+                    log_partition=lane.assigned.log_partition,
+                    marker=marker_head(lane.marker()),
                 )
             )
-        return LanePass(
-            identity.job,
-            identity.epoch,
-            self._epoch.dead_letter_topic or self._topic,
-            identity.log_topic,
-            first.transactional,
-            kept,
-            first.limits.largest,
-            buffer_bytes(first.limits),
-            connection,
-            producer_options(first, first.timeout_ms),
-            timeout_options(first, first.longest_timeout_ms),
-            first.patient_bytes,
-            dict(self._epoch.topic_ids),
-            tuple(tasks),
+        lane_pass = LanePass(
+            topic=settings.topic,
+            log_topic=first.identity.log_topic,
+            transactional=settings.transactional,
+            kept=kept,
+            request_bytes=min(settings.limits.largest, _MAX_INT),
+            buffer_bytes=min(settings.buffer_bytes, _MAX_INT),
+            connection=self._connection,
+            producer=producer_options(first, first.timeout_ms),
+            patient=timeout_options(first, settings.longest_timeout_ms),
+            patient_bytes=first.patient_bytes,
+            topic_ids=dict(first.epoch.topic_ids),
+            lanes=tuple(tasks),
         )
+        rows: Rows = "PUBLISH"
+        return TaskPlan((rows,) * partitions, lane_pass, points=faults.armed())
 
-    def _report(self, lane: Lane, outcome: TaskOutcome, due: bool) -> LaneReport:
-        marker = self._published.get(lane.number)
+    def _report(self, lane: Lane, outcome: TaskOutcome) -> LaneReport:
+        number, records, digest = lane.number, outcome.records, outcome.digest
+        marker = lane.published_marker(lane.assigned.marker)
         if marker is not None:
-            same = (marker.records, marker.digest) == (outcome.records, outcome.digest)
-            return LaneReport(lane.number, "audited", outcome.records, outcome.digest, diverged=not same)
-        if not outcome.records:
-            return LaneReport(lane.number, "empty", 0, b"")
-        if not due:
-            return LaneReport(lane.number, "skipped", outcome.records, outcome.digest)
-        return LaneReport(
-            lane.number,
-            "published",
-            outcome.records,
-            outcome.digest,
-            marker_offset=outcome.marker_offset,
-            dead_letters=outcome.dead_letters,
-        )
-
-    def _reach(self, point: str, task: int) -> None:
-        next(lane for lane in self._lanes if lane.assigned.task == task).at_point(point)
+            return LaneReport(
+                number, "audited", records, digest, diverged=(marker.records, marker.digest) != (records, digest)
+            )
+        if not records:
+            return LaneReport(number, "empty", 0, b"")
+        if self._plan.rows[lane.assigned.task] == "COUNT":
+            return LaneReport(number, "skipped", records, digest)
+        offset, letters = outcome.marker_offset, outcome.dead_letters
+        return LaneReport(number, "published", records, digest, marker_offset=offset, dead_letters=letters)

@@ -82,3 +82,8 @@ class ReadAhead:
         """Discard all answers: an epoch has failed."""
         self._answers.clear()
         self._reading = None
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self.forget()
+        self._thread.shutdown(wait=False)

@@ -11,19 +11,17 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerLimit, SpecError
-from clonos.extend.lanes import publish_rest
-from clonos.extend.sink import Decision, DeliveryMode, LaneReport, OutputMode, SinkEpoch
+from clonos.extend.sink import Decision, DeliveryMode, OutputMode
 from clonos.kafka import await_brokers, client_config, unanswered, unlisted_topics_error
-from clonos.log.records import InputSlice, whole_epoch
+from clonos.log.records import InputSlice
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.columns import check_schema
-from clonos_sinks.kafka.lane import Lane, first_timeout_ms
+from clonos_sinks.kafka.lane import LaneSettings
 from clonos_sinks.kafka.limits import Limits, broker_settings, read_limits
 
 if TYPE_CHECKING:
-    from clonos.spark.spooling import DriverLane
-    from clonos_sinks.kafka.read_ahead import ReadAhead
+    from clonos.spark.lane_sink import EpochWriter
 
 _MAX_TIMEOUT_MS: Final = 900_000  # Kafka's default of ``transaction.max.timeout.ms``
 _ANSWER_S: Final = 15.0
@@ -74,8 +72,6 @@ class KafkaSink:
         self.transaction_timeout_ms = transaction_timeout_ms
         self._limit_ms = transaction_timeout_ms
         self._limits = Limits()
-        self._spools = False
-        self._ahead: ReadAhead | None = None
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail at start if the topic does not exist or the broker does not allow the transaction timeout.
@@ -112,46 +108,32 @@ class KafkaSink:
         """Refuse columns that cannot become Kafka records."""
         check_schema(frame.schema, default_topic=self.topic)
 
-    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
-        """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
-        return whole_epoch(slices) if self._spools or self.delivery == "atomic-epoch" else slices
-
-    def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
-        """The lane of one start of the query, which the driver publishes: from now on an epoch has this lane alone."""
+    def writer(self, spark: SparkSession, kafka: KafkaSettings, in_doubt: tuple[InputSlice, ...]) -> EpochWriter:
+        """Create the writer of one start of the query (`clonos.spark.lane_sink.JvmSink`)."""
         # Not at the top: the control plane and Python workers import this module, and have no Java.
+        from clonos_sinks.kafka.partitioned import PartitionedLanes
         from clonos_sinks.kafka.spooled import SpooledLane
 
-        self._spools = True
-        return SpooledLane(
-            spark,
-            kafka,
+        whole = [part.kind for part in in_doubt] == ["epoch"] if in_doubt else self.has_one_lane(spark)
+        settings = LaneSettings(
+            self.topic,
+            self.transaction_timeout_ms,
+            self._limit_ms,
             self._limits,
+            self.producer,
             transactional=self.delivery != "at-least-once",
-            timeout_ms=self.transaction_timeout_ms,
-            longest_timeout_ms=self._limit_ms,
-            options=self.producer,
         )
+        return (SpooledLane if whole else PartitionedLanes)(spark, kafka, settings)
 
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        """Publish the lanes of `epoch` that are not published yet; returns one report for each lane."""
-        from clonos_sinks.kafka.partitioned import PartitionedEpoch
-        from clonos_sinks.kafka.read_ahead import ReadAhead
+    def has_one_lane(self, spark: SparkSession) -> bool:
+        """Return whether an epoch has one lane, which the driver publishes.
 
-        if not epoch.lanes:
-            return []
-        if self.delivery == "atomic-epoch":
-            # Not coalesce, which would change the parallelism and the indices of the tasks before it. The rows of each
-            # earlier task arrive in order.
-            frame = frame.repartition(1)
-        timeout_ms = first_timeout_ms(epoch, self.transaction_timeout_ms, self._limit_ms)
-        transactional = self.delivery != "at-least-once"
-        lanes = tuple(
-            Lane(epoch, assigned, timeout_ms, self._limit_ms, self._limits, self.producer, transactional)
-            for assigned in epoch.lanes
-        )
-        self._ahead = self._ahead or ReadAhead()
-        attempt = PartitionedEpoch(epoch, lanes, self.topic, self._ahead)
-        return publish_rest(frame, epoch, set(attempt.published), attempt.run)
+        Tasks and driver share a JVM, or the whole epoch has one transaction. Otherwise each partition has a lane, which
+        its task publishes.
+        """
+        from clonos.spark.session import local_task_failures
+
+        return self.delivery == "atomic-epoch" or local_task_failures(spark.sparkContext.master) is not None
 
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:

@@ -1,65 +1,49 @@
-"""Publishes the rows of a whole epoch, which are spooled in the driver's JVM, in one transaction.
+"""Publishes a lane whose rows are spooled in the driver's JVM, in one transaction.
 
 With a local master, and with ``atomic-epoch`` on a cluster, a query has one lane: the whole epoch. The steps are those
 of `clonos_sinks.kafka.partitioned`; what differs is who takes them. The driver takes all of them, after the last task.
 A producer is used for many epochs, until one of them fails.
+
+In the replay of an epoch that is published in part, the driver publishes each lane of the rest in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerUnavailable, EpochFailed, EpochTooLarge, OutcomeUnknown
 from clonos.extend.lanes import require_equal, require_owner
 from clonos.extend.sink import LaneReport, Outcome, SinkEpoch
 from clonos.kafka import java_options
 from clonos.log.reading import shared_reader
-from clonos.log.records import Marker, encode
+from clonos.log.records import InputSlice, Marker, encode, whole_epoch
 from clonos.log.transaction import Aborted
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import JvmProducer, ProducerFailed, transaction_version
-from clonos.spark.spooling import SpooledRows, WriteLimits
-from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, first_timeout_ms, producer_options
-from clonos_sinks.kafka.limits import Limits
+from clonos.spark.lane_sink import EpochRows, LaneRows, TaskPlan, WriteLimits
+from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, LaneSettings, producer_options
 
 
 class SpooledLane:
-    """The only lane of a query whose epochs the driver publishes.
+    """The only lane of a query whose epochs the driver publishes, as a `clonos.spark.lane_sink.EpochWriter`.
 
     Args:
         spark: The session.
         kafka: The Kafka cluster.
-        limits: The size limits of the cluster.
-        transactional: False for ``at-least-once``: no transactions and no markers.
-        timeout_ms: ``transaction.timeout.ms`` of a first attempt with few bytes.
-        longest_timeout_ms: The broker's limit of it, for other attempts.
-        options: The sink's options of Kafka's producer.
+        settings: Those of the sink's lanes.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        kafka: KafkaSettings,
-        limits: Limits,
-        *,
-        transactional: bool,
-        timeout_ms: int,
-        longest_timeout_ms: int,
-        options: Mapping[str, str],
-    ) -> None:
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, settings: LaneSettings) -> None:
         self._spark = spark
-        self._sizes = limits
+        self._settings = settings
         self._connection = java_options(kafka)
-        self.limits = WriteLimits(self._connection, limits.largest, buffer_bytes(limits))
-        self._transactional = transactional
-        self._timeout_ms = timeout_ms
-        self._longest_timeout_ms = longest_timeout_ms
-        self._producer_options = options
+        self.topic = settings.topic
+        self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
         # Only this thread calls the producer: Spark interrupts its own threads, and then Kafka's client gives up.
         self._thread = ThreadPoolExecutor(1, "clonos-lane")
         self._opening: Future[JvmProducer] | None = None
@@ -71,23 +55,35 @@ class SpooledLane:
         self._closed = False
         self._version = 0  # of Kafka's transactions
 
-    def begin(self, epoch: SinkEpoch) -> bool:
+    def frame(self, frame: DataFrame) -> DataFrame:
+        """Return the sink's frame: the JVM converts its rows to records."""
+        return frame
+
+    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+        """Return one lane for all partitions."""
+        return whole_epoch(slices)
+
+    def begin(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
         """Open the producer while Spark's tasks compute the rows, unless an earlier epoch opened it.
 
-        Returns whether the rows are published; False: an earlier attempt did, so they are only counted and compared.
+        The tasks send their rows; if an earlier attempt published them, they are only counted and compared.
 
         Raises:
             CheckpointMismatch: The lane's newest marker does not fit this epoch.
         """
         if epoch.committed or not epoch.lanes:
-            return False
-        lane = self._lane(epoch)
-        publishes = not self._transactional or lane.published_marker(lane.assigned.marker) is None
+            return TaskPlan.of_all("COUNT", partitions)
+        (lane,) = self._settings.lanes(epoch)
+        is_published = self._settings.transactional and lane.published_marker(lane.assigned.marker) is not None
         if self._opening is None or self._opening.done():
             self._opening = self._thread.submit(self._connected, lane)
-        return publishes
+        return TaskPlan.of_all("COUNT" if is_published else "SEND", partitions)
 
-    def publish(self, epoch: SinkEpoch, rows: SpooledRows) -> list[LaneReport]:
+    def rehearse(self, _epoch: SinkEpoch, partitions: int) -> TaskPlan:
+        """Let the tasks send their rows."""
+        return TaskPlan.of_all("SEND", partitions)
+
+    def publish(self, epoch: SinkEpoch, rows: EpochRows) -> list[LaneReport]:
         """Publish the rows, or compare them if an earlier attempt published them.
 
         Raises:
@@ -97,22 +93,24 @@ class SpooledLane:
             OutcomeUnknown: The commit's outcome is unknown, and the log has no marker of this attempt.
             EpochFailed: The transaction was aborted.
         """
-        if not epoch.lanes:
-            return []
-        return [self._thread.submit(self._publish, self._lane(epoch), rows).result()]
+        return [self.submit(lane, rows.all).result() for lane in self._settings.lanes(epoch)]
 
-    def _publish(self, lane: Lane, rows: SpooledRows) -> LaneReport:
+    def submit(self, lane: Lane, rows: LaneRows) -> Future[LaneReport]:
+        """Publish or compare one lane in this object's thread; `publish` lists the errors."""
+        return self._thread.submit(self._publish, lane, rows)
+
+    def _publish(self, lane: Lane, rows: LaneRows) -> LaneReport:
         lane.at_point("state-committed")
         marker = lane.assigned.marker
         if lane.epoch.committed:
             return _audited(lane, rows, marker)
-        if not self._transactional:
+        if not self._settings.transactional:
             return self._deliver(lane, rows)
         if not rows.records and (marker is None or marker.epoch != lane.identity.epoch):
             return LaneReport(lane.number, "empty", 0, b"")
         if self._opening is not None:
             self._opening.result()  # its error, if it failed
-        producer = self._opened(lane, lane.timeout_of(rows.bytes))  # step 1
+        producer = self._opened(lane, lane.timeout_of(rows.size))  # step 1
         lane.at_point("lane-initialised")
         tail = require_owner(lane.epoch, lane.assigned)  # step 2
         lane.at_point("lane-tail-read")
@@ -144,22 +142,10 @@ class SpooledLane:
         self.discard()
         self._thread.shutdown(wait=False)
 
-    def _lane(self, epoch: SinkEpoch) -> Lane:
-        timeout_ms = first_timeout_ms(epoch, self._timeout_ms, self._longest_timeout_ms)
-        return Lane(
-            epoch,
-            epoch.lanes[0],
-            timeout_ms,
-            self._longest_timeout_ms,
-            self._sizes,
-            self._producer_options,
-            self._transactional,
-        )
-
     def _connected(self, lane: Lane) -> JvmProducer:
         """The producer; this also connects the reader of the log that `require_owner` uses, once in this thread."""
         producer = self._opened(lane)
-        if self._transactional:
+        if self._settings.transactional:
             shared_reader(lane.epoch.kafka, lane.identity.log_topic)
         return producer
 
@@ -175,7 +161,9 @@ class SpooledLane:
         discards = self._discards
         name = lane.transactional_id
         options = self._connection | producer_options(lane, timeout_ms) | {"client.id": name}
-        producer = JvmProducer(self._spark, options | ({"transactional.id": name} if self._transactional else {}))
+        producer = JvmProducer(
+            self._spark, options | ({"transactional.id": name} if self._settings.transactional else {})
+        )
         with self._lock:
             current = self._discards == discards and not self._closed
             if current:
@@ -184,7 +172,7 @@ class SpooledLane:
         if not current:
             producer.close()
             raise EpochFailed(f"{lane}: the lane was discarded before its producer was opened.")
-        if self._transactional:
+        if self._settings.transactional:
             try:
                 producer.init()
                 self._version = transaction_version(self._spark, self._connection)
@@ -197,9 +185,9 @@ class SpooledLane:
             self._ready = True
         return producer
 
-    def _deliver(self, lane: Lane, rows: SpooledRows) -> LaneReport:
+    def _deliver(self, lane: Lane, rows: LaneRows) -> LaneReport:
         """Publish the rows at least once: without a transaction and without a marker."""
-        producer = self._opened(lane, lane.timeout_of(rows.bytes))
+        producer = self._opened(lane, lane.timeout_of(rows.size))
         try:
             rows.send_to(producer, topic=lane.epoch.dead_letter_topic)
             producer.flush()
@@ -208,7 +196,7 @@ class SpooledLane:
         outcome: Outcome = "published" if rows.records else "empty"
         return LaneReport(lane.number, outcome, rows.records, rows.digest, dead_letters=rows.dead_letters)
 
-    def _commit(self, lane: Lane, producer: JvmProducer, rows: SpooledRows, log_end: int) -> LaneReport:
+    def _commit(self, lane: Lane, producer: JvmProducer, rows: LaneRows, log_end: int) -> LaneReport:
         marker = lane.marker(rows.records, rows.digest)
         with self._aborting(lane, producer):
             producer.begin()  # step 4
@@ -244,7 +232,7 @@ class SpooledLane:
                     producer.abort()
             if isinstance(failure, ProducerFailed) and not unknown:
                 error = failure.typed(str(lane), Aborted)
-                if isinstance(error, EpochTooLarge) and self._producer_timeout_ms < self._longest_timeout_ms:
+                if isinstance(error, EpochTooLarge) and self._producer_timeout_ms < self._settings.longest_timeout_ms:
                     error = Aborted(error.what)  # the next attempt has the longest time
                 raise error from failure
             raise
@@ -259,7 +247,7 @@ class SpooledLane:
             raise OutcomeUnknown(f"{lane} was not committed in epoch {lane.identity.epoch}: {reason}.")
 
 
-def _audited(lane: Lane, rows: SpooledRows, published: Marker | None) -> LaneReport:
+def _audited(lane: Lane, rows: LaneRows, published: Marker | None) -> LaneReport:
     """Compare the rows of a replay with those that the marker `published` describes."""
     if published is None or published.epoch != lane.identity.epoch:
         return LaneReport(lane.number, "skipped" if rows.records else "empty", rows.records, rows.digest)

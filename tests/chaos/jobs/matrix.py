@@ -3,6 +3,10 @@
 from pyspark.sql import functions as F
 
 import clonos
+from clonos_sinks.kafka import KafkaSink
+
+# Lanes as on a cluster: one for each partition, which its task publishes.
+KafkaSink.has_one_lane = lambda _sink, _spark: False
 
 
 @clonos.udf("struct<uuid:string,draw:double,epoch:long>")

@@ -7,7 +7,7 @@ import pytest
 from clonos.extend.sink import SinkEpoch
 from clonos.log import truncation
 from clonos.log.claiming import Claimant, claim
-from clonos.log.records import EpochIdentity, InputSlice, Marker, Resolution
+from clonos.log.records import EpochIdentity, EpochParts, InputSlice, Marker, Resolution
 from clonos.log.topic import CONTROL, log_topic
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
@@ -26,6 +26,8 @@ def test_a_resting_query_does_not_keep_the_records_of_a_busy_one(kafka: KafkaSet
     planned(own, "in-doubt", 0, committed=False)
     decision = Resolution(own.owner, "in-doubt", 0, "keep", "c")
     own.state.take(own.control.append(decision), decision)
+    parts = EpochParts(own.owner, "in-doubt", 0, (b"part",), 1, b"digest")
+    own.state.take(own.control.append(parts), parts)
     first, _ = own.state.plans["in-doubt", 0]
     for epoch in range(30):
         planned(own, "busy", epoch)
@@ -40,6 +42,7 @@ def test_a_resting_query_does_not_keep_the_records_of_a_busy_one(kafka: KafkaSet
     assert after.committed == {"resting": 0, "busy": 29}
     assert after.commits["resting"].records == 1
     assert after.resolutions["in-doubt", 0].action == "keep"
+    assert after.parts["in-doubt", 0].payloads == (b"part",)
     assert after.plans["resting", 0][1].input_slices == (InputSlice("range", "in", 0, 0, 1),)
 
 

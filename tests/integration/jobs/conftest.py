@@ -23,8 +23,10 @@ from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.settings import KafkaSettings
 from clonos.spark.session import build_session
 from clonos.telemetry.events import Events
+from clonos_sinks.kafka import KafkaSink
 from support.event_fields import into
 from support.fetch_order import permuted_shuffle
+from support.lanes import lanes_of_partitions
 from support.registry import StubRegistry
 
 
@@ -108,7 +110,7 @@ __all__ = ["InProcess", "JobContext"]
 @pytest.fixture
 def partition_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes as on a cluster: one for each sink partition, which its task publishes."""
-    monkeypatch.setenv("CLONOS_LANES", "partition")
+    monkeypatch.setattr(KafkaSink, "has_one_lane", lanes_of_partitions)
 
 
 @pytest.fixture

@@ -102,15 +102,14 @@ def test_a_reader_never_sees_a_part_of_an_epoch(
 
 
 @pytest.mark.turn
-@pytest.mark.usefixtures("partition_lanes")
 def test_nothing_is_visible_before_the_commit(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A task pauses with all rows and the marker sent, to several topics; then the task is lost."""
+    """The driver pauses with all rows and the marker sent, to several topics; then the epoch fails."""
     source, topics = make_topic(3, "in"), [make_topic(1, "a"), make_topic(1, "b")]
     sent = feed(kafka, source, 3, 60)
     log = tmp_path / "faults"
-    injected = faults.injecting("lane-marked,lane=0:hold;lane-marked,epoch=0:lose", log)
+    injected = faults.injecting("lane-marked,lane=0:hold;lane-marked,epoch=0:raise", log)
     with injected, ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_job, job_to(source, topics), name)
         try:

@@ -61,6 +61,8 @@ from clonos.log.topic import log_topic
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings, Settings
 from clonos.testing.harness import eventually, read_committed
+from clonos_sinks.kafka import KafkaSink
+from support.lanes import lanes_of_partitions
 
 pytestmark = pytest.mark.turn
 
@@ -435,7 +437,7 @@ def a_sink_topic_that_gets_more_partitions(bench: Bench) -> None:
 
     job = bench.job(grown_in_between)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLONOS_LANES", "partition")  # lanes are published one by one
+        patch.setattr(KafkaSink, "has_one_lane", lanes_of_partitions)  # lanes are published one by one
         bench.run(job)
         assert len(bench.run_job.events_of("restart")) == 1
         bench.whole()

@@ -102,6 +102,23 @@ def job(ctx):
     lines = ctx.source("{source}").withColumn("copy", F.explode(F.sequence(F.lit(1), F.lit(copies))))
     ctx.sink(lines.select("key", F.rpad(F.col("value").cast("string"), length, ".").alias("value")), topic="{out}")
 """
+# In every partition but the first: a worker is lost once another lane is published.
+LOSES = """
+import clonos
+import lost
+
+@clonos.udf("string")
+def losing(value: bytes, partition: int, flag: str, out: str) -> str:
+    lost.lose_worker_once(flag, out, partition)
+    return value.decode()
+
+@clonos.job(name="{name}", trigger={{"available_now": True}}, executor={{"memory": "600m"}})
+def job(ctx):
+    from pyspark.sql import functions as F
+    lines = ctx.source("{source}")
+    value = losing("value", "partition", F.lit(ctx.params["flag"]), F.lit("{out}"))
+    ctx.sink(lines.select("key", value.alias("value")), topic="{out}")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -338,6 +355,20 @@ def test_the_driver_publishes_an_atomic_epoch(one_job: OneJob, kafka: KafkaSetti
     (epoch,) = one_job.events_of("epoch")
     assert (epoch["replay"], epoch["records_out"], epoch["skipped_lanes"]) == (True, 30, 1)
     assert len(end_offsets(kafka, log_topic(one_job.name))) == 2, "the epoch has one lane"
+
+
+@pytest.mark.turn(4)
+def test_the_driver_publishes_the_rest_of_an_epoch(one_job: OneJob, tmp_path: Path) -> None:
+    """A worker is lost after other tasks have published their lanes."""
+    one_job.write(LOSES, lost__py=(Path(__file__).parents[2] / "support" / "lost_worker.py").read_text())
+    one_job.params = {"flag": str(tmp_path / "flag")}
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    assert Counter(one_job.values()) == Counter(str(number) for number in range(30))
+    assert len(one_job.events_of("restart")) == 1
+    (epoch,) = one_job.events_of("epoch")
+    assert (epoch["replay"], epoch["published_lanes"], epoch["diverged_lanes"]) == (True, PARTITIONS, 0)
+    assert 0 < epoch["skipped_lanes"] < PARTITIONS, "the other rows went to the driver"
 
 
 def test_an_atomic_epoch_is_larger_than_the_memory_for_rows(one_job: OneJob) -> None:

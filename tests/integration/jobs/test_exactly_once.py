@@ -19,6 +19,7 @@ import clonos
 from clonos import faults
 from clonos.driver.exactly_once import ExactlyOnceQuery
 from clonos.driver.repeatable import streaming_scans
+from clonos.driver.sink_writers import PythonLanes
 from clonos.errors import (
     CausalLogDamaged,
     JobCodeError,
@@ -28,12 +29,14 @@ from clonos.errors import (
     Superseded,
     TopicMissing,
 )
-from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.extend.sink import SinkEpoch
 from clonos.jobs.spec import RestartPolicy
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
+from clonos.spark.internals import running_query
+from clonos.spark.lane_sink import TaskPlan
 from clonos.telemetry.driver_events import error_fields
 from clonos.testing.harness import eventually, read_committed
 from clonos_sinks.files import FilesSink
@@ -326,25 +329,31 @@ def test_a_checkpoint_of_plain_spark_is_refused_without_a_new_lineage(
 # The session
 
 
-class Looking(FilesSink):
-    """Records a setting of the session that runs its epochs."""
-
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        self.seen = frame.sparkSession.conf.get("spark.sql.adaptive.enabled")
-        return super().write(frame, epoch)
-
-
 def test_a_users_settings_are_restored(
-    spark: SparkSession, kafka: KafkaSettings, start: Any, make_topic: MakeTopic, tmp_path: Path
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    start: Any,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = make_topic(1, "in")
     feed(kafka, source, 1, 3)
+    seen: list[str] = []
+    begin = PythonLanes.begin
+
+    def look(lanes: PythonLanes, epoch: SinkEpoch, partitions: int) -> TaskPlan:
+        session = running_query(spark).sparkSessionForStream()
+        seen.append(session.conf().get("spark.sql.adaptive.enabled"))
+        return begin(lanes, epoch, partitions)
+
+    monkeypatch.setattr(PythonLanes, "begin", look)
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
-        sink = Looking("out", path=tmp_path / "out")
+        sink = FilesSink("out", path=tmp_path / "out")
         start(clonos.source(spark, source, kafka=kafka).selectExpr("string(value)"), sink).awaitTermination()
-        assert sink.seen == "false", "adaptive execution is off during an epoch"
+        assert seen == ["false"], "adaptive execution is off during an epoch"
         assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", before)

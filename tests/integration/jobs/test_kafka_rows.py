@@ -18,7 +18,7 @@ from clonos.log.claiming import Ownership, claim
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import read_committed
 from clonos_sinks.kafka import KafkaSink
-from support.lanes import Row, epoch_of, publish
+from support.lanes import Row, epoch_of, publish, writes_of
 
 MakeTopic = Callable[..., str]
 AT = datetime(2024, 5, 6, 7, 8, 9, 123_999, tzinfo=UTC)
@@ -47,7 +47,7 @@ def write(own: Ownership, frame: DataFrame, topic: str | None) -> int:
     """Publish the frame as one lane; returns the number of dead letters."""
     sink = KafkaSink("out", topic=topic)
     sink.check_frame(frame)
-    (report,) = sink.write(frame.coalesce(1), epoch_of(own, 3))
+    (report,) = writes_of(frame.sparkSession, sink, own).write(frame.coalesce(1), epoch_of(own, 3))
     return report.dead_letters
 
 

@@ -145,16 +145,11 @@ DEPENDENT: list[tuple[Ask, str, str, str]] = [
 ]
 
 
-def with_lanes(queries: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Each query with each publisher of lanes; the core ones, with lanes that tasks publish, run in each CI."""
+def in_suites(queries: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """The queries; the core ones run in each CI."""
     return [
-        pytest.param(
-            *(query, mode, lanes),
-            marks=() if (suite, lanes) == ("core", "partition") else (pytest.mark.full,),
-            id=f"{query.__name__}-{lanes}",
-        )
+        pytest.param(query, mode, marks=() if suite == "core" else (pytest.mark.full,), id=query.__name__)
         for query, mode, suite, *_ in queries
-        for lanes in ("driver", "partition")
     ]
 
 
@@ -166,15 +161,14 @@ def replayed(
     source: str,
     make_topic: MakeTopic,
     fail_at: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    partition_lanes: None,
 ) -> Replayed:
     """Publish an epoch of a query, fail, and replay it with the other fetch order; returns the output topic.
 
-    The driver publishes one lane, or the tasks publish one for each partition.
+    The tasks publish a lane for each partition.
     """
 
-    def run(query: Ask, mode: str, lanes: str) -> str:
-        monkeypatch.setenv("CLONOS_LANES", lanes)
+    def run(query: Ask, mode: str) -> str:
         out = make_topic(2, "out")
 
         def job(ctx: JobContext) -> None:
@@ -192,11 +186,11 @@ def replayed(
 
 
 @pytest.mark.turn
-@pytest.mark.parametrize(("query", "mode", "lanes"), with_lanes(REPEATABLE))
+@pytest.mark.parametrize(("query", "mode"), in_suites(REPEATABLE))
 def test_a_repeatable_query_gives_the_same_rows(
-    kafka: KafkaSettings, run_job: Any, replayed: Replayed, query: Ask, mode: str, lanes: str
+    kafka: KafkaSettings, run_job: Any, replayed: Replayed, query: Ask, mode: str
 ) -> None:
-    out = replayed(query, mode, lanes)
+    out = replayed(query, mode)
     replay = next(event for event in run_job.events_of("epoch") if event["replay"])
     assert replay["skipped_lanes"] >= 1
     assert replay["diverged_lanes"] == 0
@@ -206,10 +200,10 @@ def test_a_repeatable_query_gives_the_same_rows(
 
 
 @pytest.mark.turn
-@pytest.mark.parametrize(("query", "mode", "lanes"), with_lanes(DEPENDENT))
-def test_a_query_that_depends_on_the_order_is_detected(replayed: Replayed, query: Ask, mode: str, lanes: str) -> None:
+@pytest.mark.parametrize(("query", "mode"), in_suites(DEPENDENT))
+def test_a_query_that_depends_on_the_order_is_detected(replayed: Replayed, query: Ask, mode: str) -> None:
     with pytest.raises(ReplayDivergence):
-        replayed(query, mode, lanes)
+        replayed(query, mode)
 
 
 @pytest.mark.parametrize(("query", "code"), [(query, code) for query, _, _, code in DEPENDENT])

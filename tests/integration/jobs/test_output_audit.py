@@ -46,8 +46,9 @@ def copying(source: str, out: str) -> Callable[[JobContext], None]:
 
 
 @pytest.fixture(params=["driver", "partition"])
-def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLONOS_LANES", request.param)
+def lanes(request: pytest.FixtureRequest) -> None:
+    if request.param == "partition":
+        request.getfixturevalue("partition_lanes")
 
 
 @pytest.mark.usefixtures("lanes")

@@ -31,10 +31,11 @@ from clonos.settings import KafkaSettings
 from clonos.spark import kafka_clients
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import NewestProducer
+from clonos.testing import epoch_writes
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka import KafkaSink, partitioned, read_ahead
 from clonos_sinks.kafka.lane import Lane
-from support.lanes import Row, epoch_of, publish, publish_with, with_tail
+from support.lanes import Row, epoch_of, publish, publish_with, with_tail, writes_of
 
 MakeTopic = Callable[..., str]
 
@@ -126,7 +127,8 @@ def test_without_the_check_of_the_owner_a_superseded_driver_would_publish(
     monkeypatch.setattr(read_ahead, "newest_producers", late)
     with pytest.raises(Superseded):
         publish(spark, claim(kafka, name), rows(out))
-    monkeypatch.setattr(partitioned, "require_job", lambda _epoch: None)
+    for module in (partitioned, epoch_writes):
+        monkeypatch.setattr(module, "require_job", lambda _epoch: None)
     with pytest.raises(EpochFailed, match="has not read the claim"):
         publish(spark, claim(kafka, name), rows(out))
     assert values(kafka, out) == []
@@ -210,11 +212,12 @@ def test_the_newest_producer_is_read_ahead_until_a_claim_follows(
     own = claim(kafka, name)
     sink = KafkaSink("out")
     sink.check(kafka)
+    writes = writes_of(spark, sink, own)
     waiting: list[str] = []
     read = read_ahead.newest_producers
 
     def newest(*arguments: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
+        if not threading.current_thread().name.startswith("clonos-read-ahead"):
             waiting.extend(arguments[2])
         return read(*arguments)
 
@@ -224,7 +227,7 @@ def test_the_newest_producer_is_read_ahead_until_a_claim_follows(
         """Number of questions that the epoch waited for, and the offset of its marker."""
         waiting.clear()
         planned = with_tail(epoch_of(own, epoch, replay=False), offset)
-        marker = publish_with(spark, sink, own, rows(out, epoch), planned).marker_offset
+        marker = publish_with(spark, writes, own, rows(out, epoch), planned).marker_offset
         return len(waiting), marker
 
     asked, marker = publish_next(0, -1)
@@ -312,8 +315,9 @@ def test_a_timeout_that_the_broker_no_longer_allows_is_named(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
     sink = KafkaSink("out", transaction_timeout_ms=10**9)  # the check at the start would refuse it
+    own = claim(kafka, name)
     with pytest.raises(BrokerLimit, match="transaction timeout") as refused:
-        publish_with(spark, sink, claim(kafka, name), rows(make_topic()))
+        publish_with(spark, writes_of(spark, sink, own), own, rows(make_topic()))
     assert not refused.value.retry
 
 
@@ -358,7 +362,7 @@ def test_a_task_that_spark_interrupts_aborts_its_transaction(
     frame = spark.range(0, 2, 1, 2).mapInArrow(late_failure, "value binary")
     with faults.acting("lane-produced", pause, lane=0):
         with pytest.raises(RecordRejected):
-            sink.write(frame, epoch)
+            writes_of(spark, sink, own).write(frame, epoch)
         failed.set()
         eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open", timeout_s=20)
     assert values(kafka, out) == []

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import clonos
@@ -32,16 +31,13 @@ from clonos.errors import (
     ServiceError,
     SourceOffsetsExpired,
 )
-from clonos.extend import lanes
-from clonos.extend.lanes import require_equal
-from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.extend.sink import LaneReport, Sink, SinkEpoch, SinkLane
 from clonos.jobs.context import JobContext, Query
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
-from clonos_sinks.kafka import KafkaSink
 from support.lost_worker import lose_worker_once
 
 MakeTopic = Callable[..., str]
@@ -87,9 +83,7 @@ def raw(topic: str, partition: int, offset: int, word: str, flag: str, out: str)
     return {"answer": word, "draw": random.random(), "uuid": "", "epoch": clonos.epoch()}
 
 
-def job_with(
-    udf: Any, source: str, out: str, flag: Path, sink: KafkaSink | None = None
-) -> Callable[[JobContext], None]:
+def job_with(udf: Any, source: str, out: str, flag: Path, sink: Sink | None = None) -> Callable[[JobContext], None]:
     def job(ctx: JobContext) -> None:
         records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
         verdict = udf("topic", "partition", "offset", "word", F.lit(str(flag)), F.lit(out))
@@ -135,48 +129,6 @@ def test_lost_worker_with_a_lane_published(
 
 @pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_computed_rows_that_are_lost_fail_the_epoch(
-    kafka: KafkaSettings,
-    spark: SparkSession,
-    run_job: Any,
-    name: str,
-    make_topic: MakeTopic,
-    tmp_path: Path,
-    shuffled: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Spark loses the rows of a partial replay between its two passes, as with a lost executor."""
-    source, out = make_topic(3, "in"), make_topic(1, "out")
-    sent = feed(kafka, source, 3, 60)
-    flag = str(tmp_path / "flag")
-    losses: list[int] = []
-
-    def lose_once(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneReport]:
-        if not losses:
-            losses.append(epoch.identity.epoch)
-            spark.catalog.clearCache()
-        return require_equal(audited, epoch)
-
-    def same(word: str) -> str:
-        lose_worker_once(flag, out, TaskContext.get().partitionId())
-        return word
-
-    def job(ctx: JobContext) -> None:
-        lines = ctx.source(source).select(F.col("value").cast("string").alias("word"))
-        lines = lines.repartition(3, "word") if shuffled else lines
-        word = F.udf(same, "string", useArrow=False)("word").alias("word")
-        ctx.sink(lines.select(F.to_json(F.struct(word)).alias("value")), topic=out, name="out")
-
-    monkeypatch.setattr(lanes, "require_equal", lose_once)
-    run_job(job, name)
-    assert words(kafka, out) == sent
-    reasons = [event["what"] for event in run_job.events_of("restart")]
-    assert reasons[1:] == ["Spark lost rows of the epoch that were computed."], reasons
-
-
-@pytest.mark.turn
-@pytest.mark.usefixtures("partition_lanes")
 def test_audit_catches_raw_random(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -202,27 +154,31 @@ def test_audit_of_the_drivers_lane_catches_raw_random(
     assert len(published(kafka, out)) == 12
 
 
-class NoDedupSink(KafkaSink):
+class NoDedupSink:
     """A mutant: it publishes every lane of every attempt, as a sink without markers would."""
 
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        topic = self.topic
+    name, output_mode, delivery = "out", "append", "exactly-once"
 
-        def publish_again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from confluent_kafka import Producer
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
 
-            from clonos.causal.epoch_scope import worker_kafka
+    def check(self, kafka: KafkaSettings) -> None:
+        """Nothing can be wrong."""
 
-            producer = Producer(client_config(worker_kafka()))
-            for batch in batches:
-                for value in batch.column("value").to_pylist():
-                    producer.produce(topic, value.encode())
-            assert producer.flush(30) == 0
-            assert TaskContext.get() is not None
-            yield pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int32())})
+    def check_frame(self, frame: DataFrame) -> None:
+        """All columns are known."""
 
-        frame.mapInArrow(publish_again, "n int").collect()
+    def published(self, _epoch: SinkEpoch) -> list[int]:
         return []
+
+    def write_lane(self, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
+        producer, count = Producer(client_config(epoch.kafka)), 0
+        for batch in batches:
+            for value in batch.column("value").to_pylist():
+                producer.produce(self.topic, value.encode())
+                count += 1
+        assert producer.flush(30) == 0
+        return LaneReport(lane.number, "published", count, b"")
 
 
 @pytest.mark.turn
@@ -232,7 +188,7 @@ def test_the_checker_fails_without_dedup(
 ) -> None:
     source, out = make_topic(3, "in"), make_topic(1, "out")
     sent = feed(kafka, source, 3, 60)
-    run_job(job_with(causal, source, out, tmp_path / "flag", NoDedupSink("out", topic=out)), name)
+    run_job(job_with(causal, source, out, tmp_path / "flag", NoDedupSink(out)), name)
     assert words(kafka, out) != sent
     assert words(kafka, out) > sent
 
@@ -424,10 +380,11 @@ def test_older_checkpoint_replays_its_plans_and_is_refused_once_they_are_gone(
     name: str,
     make_topic: MakeTopic,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     lanes: str,
 ) -> None:
-    monkeypatch.setenv("CLONOS_LANES", lanes)
+    if lanes == "partition":
+        request.getfixturevalue("partition_lanes")
     source, out = make_topic(2, "in"), make_topic(1, "out")
     job = plain_job(source, out)
     sent = feed(kafka, source, 2, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ class Classes:
         """The folder as a path of the JVM."""
         return self._jvm.java.nio.file.Paths.get(str(folder), self._gateway.new_array(self._jvm.java.lang.String, 0))
 
+    def plan(self, *rows: str) -> Any:
+        """A plan of tasks that do this with their rows."""
+        for method in self._jvm.java.lang.Class.forName("clonos.TaskPlan").getDeclaredMethods():
+            if method.getName() == "parse":
+                method.setAccessible(True)
+                return method.invoke(None, self._array((json.dumps({"rows": rows}),)))
+        raise AssertionError("there is no method parse")
+
     def sent(self, partition: int, *, size: int, rows: bytes = b"") -> Any:
         """The message of a task that sent `size` bytes, `rows` of them with the message."""
         topics = self._gateway.new_array(self._jvm.java.lang.String, 0)
@@ -62,14 +71,20 @@ def classes(spark: SparkSession) -> Classes:
 @pytest.fixture
 def epoch(classes: Classes, tmp_path: Path) -> Any:
     """An epoch of two tasks."""
-    return classes.create("SpooledEpoch", EPOCH, 2, classes.path(tmp_path), True, None)
+    return classes.create("SpooledEpoch", EPOCH, classes.plan("SEND", "SEND"), classes.path(tmp_path), None)
+
+
+def outcomes(classes: Classes, epoch: Any) -> list[tuple[int, int]]:
+    """Task and size of all tasks, after task 1 has ended without rows."""
+    classes.call(epoch, "add", classes.sent(1, size=0))
+    return [(task["task"], task["size"]) for task in json.loads(epoch.outcomes())]
 
 
 def test_the_parts_of_a_task_are_one_spool(classes: Classes, epoch: Any) -> None:
     for part in (b"some", b"rows"):
         classes.call(epoch, "receive", 0, part)
     classes.call(epoch, "add", classes.sent(0, size=8))
-    assert epoch.bytes() == 8
+    assert outcomes(classes, epoch) == [(0, 8), (1, 0)]
 
 
 def test_a_part_after_the_end_of_its_task_is_refused(classes: Classes, epoch: Any) -> None:
@@ -77,7 +92,7 @@ def test_a_part_after_the_end_of_its_task_is_refused(classes: Classes, epoch: An
     classes.call(epoch, "add", classes.sent(0, size=4))
     with pytest.raises(Py4JJavaError, match="rows of partition 0 of epoch 7 came too late"):
         classes.call(epoch, "receive", 0, b"more")
-    assert epoch.bytes() == 4
+    assert outcomes(classes, epoch) == [(0, 4), (1, 0)]
 
 
 def test_a_part_after_the_end_of_its_epoch_is_refused(classes: Classes, epoch: Any) -> None:
@@ -101,7 +116,8 @@ def test_a_task_whose_rows_did_not_arrive_fails(
         classes.call(epoch, "receive", 1, part)
     with pytest.raises(Py4JJavaError, match=reason):
         classes.call(epoch, "add", classes.sent(1, size=size))
-    assert epoch.records() == 0, "the task has not ended"
+    with pytest.raises(Py4JJavaError, match="0 of 2 tasks of epoch 7 reported"):
+        epoch.outcomes()
 
 
 def test_a_part_for_a_start_of_the_query_that_ended_is_answered_with_a_refusal(classes: Classes) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from clonos.extend.sink import DeliveryMode, LaneReport, SinkEpoch
+from clonos.extend.sink import DeliveryMode, LaneReport, SinkEpoch, SinkLane
 from clonos.faults import LANE_POINTS
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
@@ -19,12 +20,14 @@ from clonos.testing.harness import read_committed
 from clonos.testing.sink_contract import Seen, SinkContract
 from clonos_sinks.files import FilesSink
 from clonos_sinks.kafka import KafkaSink
+from support.lanes import INPUT
 
 pytestmark = [pytest.mark.timeout(3000), pytest.mark.full]
 
 
 class KafkaContract(SinkContract):
     delivery: DeliveryMode = "exactly-once"
+    in_doubt = (INPUT,)  # lanes as on a cluster: the tasks publish them
     points = LANE_POINTS
 
     def prepare(self) -> None:
@@ -58,6 +61,7 @@ class TestKafkaSink(KafkaContract):
 
 class TestKafkaSinkWithAtomicEpochs(KafkaContract):
     delivery = "atomic-epoch"
+    in_doubt = ()
 
 
 class TestFilesSink(FilesContract):
@@ -72,18 +76,16 @@ class TestFilesSinkWithAtomicEpochs(FilesContract):
 class Forgetful(FilesSink):
     """A mutant that ignores the lanes already published."""
 
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        elsewhere = self.path / epoch.identity.owner.claim_id
-        elsewhere.mkdir()
-        return FilesSink(self.name, path=elsewhere).write(frame, msgspec.structs.replace(epoch, committed=False))
+    def file_of(self, epoch: SinkEpoch, lane: SinkLane) -> Path:
+        return super().file_of(epoch, lane).with_suffix(f".{epoch.identity.owner.claim_id}.jsonl")
 
 
 class Blind(FilesSink):
     """A mutant that never reports a divergence."""
 
-    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        reports = super().write(frame, epoch)
-        return [LaneReport(report.lane, report.outcome, report.records, report.digest) for report in reports]
+    def write_lane(self, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
+        report = super().write_lane(epoch, lane, batches)
+        return LaneReport(report.lane, report.outcome, report.records, report.digest)
 
 
 MUTANTS: list[tuple[type[FilesSink], str]] = [

@@ -61,12 +61,14 @@ def test_a_throttled_epoch_commits_at_its_first_attempt(
     run_on: Callable[[KafkaSettings], Any],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     lanes: str,
 ) -> None:
     """Its rows take longer than the wait for a commit, and than the timeout of a transaction with few rows."""
     monkeypatch.setattr("clonos_sinks.kafka.lane._BLOCK_MS", 2_500)
     monkeypatch.setattr("clonos_sinks.kafka.lane._REQUEST_MS", 2_500)
-    monkeypatch.setenv("CLONOS_LANES", lanes)
+    if lanes == "partition":
+        request.getfixturevalue("partition_lanes")
 
     def define(ctx: JobContext) -> None:
         large = F.concat(F.col("value").cast("string"), F.lit(" "), F.repeat(F.lit("x"), RECORD_BYTES))
@@ -87,6 +89,7 @@ def test_an_epoch_that_never_fits_stops_the_job(
     run_on: Callable[[KafkaSettings], Any],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     lanes: str,
 ) -> None:
     """Not even within the longest transaction: an error names what to change, and further attempts do not follow."""
@@ -96,7 +99,8 @@ def test_an_epoch_that_never_fits_stops_the_job(
     monkeypatch.setattr(
         sink_module, "broker_settings", lambda *of: settings(*of) | {"transaction.max.timeout.ms": 2_000}
     )
-    monkeypatch.setenv("CLONOS_LANES", lanes)
+    if lanes == "partition":
+        request.getfixturevalue("partition_lanes")
 
     def define(ctx: JobContext) -> None:
         large = F.concat(F.col("value").cast("string"), F.lit(" "), F.repeat(F.lit("x"), 10 * RECORD_BYTES // 3))

@@ -32,13 +32,14 @@ from clonos.log.reading import LogReader, Tail
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer
-from clonos.spark.spooling import SpooledRows
+from clonos.spark.lane_sink import LaneRows
 from clonos.testing.harness import Deadline, eventually, has_open_transaction, read_committed
-from clonos_sinks.kafka import spooled
+from clonos_sinks.kafka import KafkaSink, spooled
 from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
 from support.brokers.severed import SeveredCluster
+from support.lanes import lanes_of_partitions
 
 MakeTopic = Callable[..., str]
 SENT_MS = time.time_ns() // 1_000_000 - 60_000
@@ -66,7 +67,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def noted(lane: SpooledLane, epoch: Any, rows: Any) -> Any:
         reports = publish(lane, epoch, rows)
-        epochs.append((epoch.identity.epoch, rows.bytes))
+        epochs.append((epoch.identity.epoch, rows.size))
         return reports
 
     monkeypatch.setattr(SpooledLane, "publish", noted)
@@ -120,7 +121,8 @@ def test_the_records_are_those_of_lanes_for_each_partition(
 
     by_lane = {}
     for lanes in ("driver", "partition"):
-        monkeypatch.setenv("CLONOS_LANES", lanes)
+        if lanes == "partition":
+            monkeypatch.setattr(KafkaSink, "has_one_lane", lanes_of_partitions)
         out = make_topic(3, "out")
         run_job(job(source, out, shape), f"{name}-{lanes}", checkpoint=lanes)
         by_lane[lanes] = Counter(map(seen, read_committed(kafka, out)))
@@ -139,10 +141,10 @@ def test_an_epoch_in_doubt_with_a_lane_for_each_partition_is_finished_with_them(
     def fail() -> None:
         raise EpochFailed("injected")
 
-    monkeypatch.setenv("CLONOS_LANES", "partition")
-    with faults.acting(point, fail, epoch=0), pytest.raises(RestartsExhausted):
-        run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
-    monkeypatch.delenv("CLONOS_LANES")
+    with monkeypatch.context() as on_cluster:
+        on_cluster.setattr(KafkaSink, "has_one_lane", lanes_of_partitions)
+        with faults.acting(point, fail, epoch=0), pytest.raises(RestartsExhausted):
+            run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
     for number in range(2):
         feed(kafka, source, 10)
         run_job(job(source, out, plain), name)
@@ -188,11 +190,9 @@ def test_a_marker_that_is_committed_before_its_rows_would_lose_them(
     failed: list[int] = []
     commit = SpooledLane._commit
 
-    def marker_first(
-        lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: SpooledRows, log_end: int
-    ) -> LaneReport:
+    def marker_first(lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: LaneRows, log_end: int) -> LaneReport:
         with monkeypatch.context() as without_rows:
-            without_rows.setattr(SpooledRows, "send_to", lambda _rows, _producer, **_: None)
+            without_rows.setattr(LaneRows, "send_to", lambda _rows, _producer, **_: None)
             report = commit(lanes, lane, producer, rows, log_end)
         if not failed:
             failed.append(lane.identity.epoch)
@@ -334,7 +334,7 @@ def test_a_driver_that_was_superseded_sends_no_row(
     source, out = make_topic(1, "in"), make_topic(1, "out")
     feed(kafka, source, 10)
 
-    def publish(lanes: SpooledLane, lane: Lane, rows: SpooledRows) -> LaneReport:
+    def publish(lanes: SpooledLane, lane: Lane, rows: LaneRows) -> LaneReport:
         claim(kafka, name)
         lanes.discard()
         return published(lanes, lane, rows)
@@ -368,7 +368,7 @@ def test_a_claim_that_the_read_of_the_tail_missed_is_detected_by_the_markers_off
     def stale(epoch: SinkEpoch, lane: SinkLane, *, reread: bool = False) -> Tail | None:
         return read(epoch, lane, reread=True) if reread else None
 
-    def publish(lanes: SpooledLane, lane: Lane, rows: SpooledRows) -> LaneReport:
+    def publish(lanes: SpooledLane, lane: Lane, rows: LaneRows) -> LaneReport:
         claim(kafka, name)
         lanes.discard()
         return published(lanes, lane, rows)

@@ -11,7 +11,7 @@ from scopes import EPOCH
 
 from clonos.carried_errors import CarriedError, uncarry
 from clonos.causal import scope
-from clonos.causal.epoch_scope import COMPUTED, JOB_ENVIRONMENT, PROPERTY, encode_scope
+from clonos.causal.epoch_scope import JOB_ENVIRONMENT, PROPERTY, encode_scope
 from clonos.errors import EpochFailed
 from clonos.log.records import Determinant
 
@@ -138,14 +138,11 @@ def test_an_operator_outside_the_epochs_of_a_job_is_refused(monkeypatch: pytest.
         scope.open_task_scope("job.ask")
 
 
-@pytest.mark.parametrize(
-    ("attempt", "computed", "words"),
-    [(0, None, ""), (1, None, "repeated a task"), (0, "true", "lost rows")],
-)
+@pytest.mark.parametrize(("attempt", "words"), [(0, ""), (1, "repeated a task")])
 def test_a_task_that_computes_rows_again_fails_its_epoch(
-    attempt: int, computed: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+    attempt: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properties = {PROPERTY: encode_scope(EPOCH), COMPUTED: computed}
+    properties = {PROPERTY: encode_scope(EPOCH)}
     task = SimpleNamespace(getLocalProperty=properties.get, attemptNumber=lambda: attempt)
     monkeypatch.setattr(scope.TaskContext, "get", lambda: task)
     if not words:

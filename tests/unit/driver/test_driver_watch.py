@@ -145,7 +145,8 @@ def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) ->
     monkeypatch.setattr(running_module, "runs_without_input", lambda _frame: True)
     runner: Any = SimpleNamespace(idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock())
     query: Any = SimpleNamespace(name="out", frame=None)
-    running = running_module.Running(query, "", runner, {})
+    writer: Any = SimpleNamespace(close=lambda: None)
+    running = running_module.Running(query, "", runner, {}, writer)
     running.stream = cast("Any", Stream(runner, ending))
     return running
 

@@ -1,44 +1,24 @@
-"""The passes over an epoch in a replay, the digest, and the size limits of the Kafka sink."""
+"""The lanes of sinks in Python in a replay, the digest, and the size limits of the Kafka sink."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clonos.carried_errors import CarriedError
-from clonos.causal.epoch_scope import COMPUTED
+from clonos.driver.sink_writers import PythonLanes
 from clonos.errors import ReplayDivergence
 from clonos.extend import lanes
-from clonos.extend.lanes import MultisetDigest, Pass, publish_rest
+from clonos.extend.lanes import LaneTask, MultisetDigest
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.records import EpochIdentity, InputSlice, Owner, whole_epoch
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.limits import Limits
-
-
-class Frame:
-    """Records calls of persist and unpersist, and the local properties of the session's context."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.properties: list[str | None] = []
-        self.sparkContext = self.sparkSession = self
-
-    def setLocalProperty(self, name: str, value: str | None) -> None:  # noqa: N802
-        assert name == COMPUTED
-        self.properties.append(value)
-
-    def persist(self, _level: object) -> Frame:
-        self.calls.append("persist")
-        return self
-
-    def unpersist(self) -> None:
-        self.calls.append("unpersist")
 
 
 def epoch(*, committed: bool = False, lanes: int = 3) -> SinkEpoch:
@@ -47,56 +27,85 @@ def epoch(*, committed: bool = False, lanes: int = 3) -> SinkEpoch:
     return SinkEpoch(identity, KafkaSettings(), tuple(assigned), committed)
 
 
-def runner(passes: list[Pass], diverged: int | None = None) -> Callable[[Any, Pass], list[LaneReport]]:
-    def run(_frame: Any, mode: Pass) -> list[LaneReport]:
-        passes.append(mode)
-        outcome = "audited" if mode == "audit" else "published"
-        return [LaneReport(lane, outcome, 1, b"", diverged=mode == "audit" and lane == diverged) for lane in range(3)]  # type: ignore[arg-type]
+class Target:
+    """A sink that notes the lanes that it writes; `found` are those that earlier attempts published."""
 
-    return run
+    def __init__(self, found: set[int], diverged: int | None = None) -> None:
+        self.found = found
+        self.diverged = diverged
+        self.written: list[tuple[int, int]] = []
+
+    def published(self, _epoch: SinkEpoch) -> set[int]:
+        return self.found
+
+    def write_lane(self, _epoch: SinkEpoch, lane: SinkLane, batches: Any) -> LaneReport:
+        rows = sum(batch.num_rows for batch in batches)
+        self.written.append((lane.number, rows))
+        outcome = "audited" if lane.number in self.found else "published"
+        return LaneReport(lane.number, outcome, rows, b"", diverged=lane.number == self.diverged)  # type: ignore[arg-type]
+
+
+class Rows:
+    """What the tasks of an epoch hand to the driver, as in a session of Spark."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, target: Any, properties: dict[str, str], attempt: int = 0
+    ) -> None:
+        self._monkeypatch, self._target = monkeypatch, target
+        self._properties, self._attempt = properties, attempt
+
+    def values(self, task: int) -> list[bytes]:
+        context = SimpleNamespace(
+            partitionId=lambda: task, attemptNumber=lambda: self._attempt, getLocalProperty=self._properties.get
+        )
+        self._monkeypatch.setattr(lanes.TaskContext, "get", lambda: context)
+        self._monkeypatch.setattr(lanes, "worker_kafka", KafkaSettings)
+        batches = iter([pa.RecordBatch.from_pydict({"n": list(range(task + 1))})])
+        return [value for batch in LaneTask(self._target)(batches) for value in batch.column(0).to_pylist()]
+
+
+def replayed(monkeypatch: pytest.MonkeyPatch, target: Target, *, committed: bool = False) -> list[LaneReport]:
+    properties: dict[str, str] = {}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=properties.__setitem__))
+    sink: Any = target
+    writer, lanes_of_epoch = PythonLanes(sink, spark), epoch(committed=committed)
+    assert set(writer.begin(lanes_of_epoch, 3).rows) == {"SEND"}
+    rows: Any = Rows(monkeypatch, target, properties)
+    return writer.publish(lanes_of_epoch, rows)
 
 
 @pytest.mark.parametrize(
-    ("published", "committed", "passes"),
+    ("published", "committed", "written"),
     [
-        (set(), False, ["publish"]),
-        ({0, 1, 2}, True, ["audit"]),
-        ({0, 1, 2}, False, ["audit"]),
-        ({1}, False, ["audit", "publish"]),
+        (set(), False, [0, 1, 2]),
+        ({0, 1, 2}, True, [0, 1, 2]),
+        ({0, 1, 2}, False, [0, 1, 2]),
+        ({1}, False, [1, 0, 2]),
+        ({1}, True, [0, 1, 2]),
     ],
 )
 def test_replay_audits_published_lanes_before_publishing(
-    published: set[int], committed: bool, passes: list[Pass]
+    published: set[int], committed: bool, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modes: list[Pass] = []
-    frame: Any = Frame()
-    reports = publish_rest(frame, epoch(committed=committed), published, runner(modes))
-    assert modes == passes
-    assert frame.calls == (["persist", "unpersist"] if len(passes) == 2 else [])
-    assert frame.properties == (["true", None] if len(passes) == 2 else [])
-    if len(passes) == 2:
-        assert [report.outcome for report in reports] == ["published", "audited", "published"]
+    target = Target(published)
+    reports = replayed(monkeypatch, target, committed=committed)
+    assert target.written == [(lane, lane + 1) for lane in written], "each lane once, with its rows"
+    assert [report.lane for report in reports] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("published", "calls"), [({1}, ["persist", "unpersist"]), ({0, 1, 2}, [])])
-def test_divergence_stops_before_publishing(published: set[int], calls: list[str]) -> None:
-    modes: list[Pass] = []
-    frame: Any = Frame()
+@pytest.mark.parametrize("published", [{1}, {0, 1, 2}])
+def test_divergence_stops_before_publishing(published: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(published, diverged=1)
     with pytest.raises(ReplayDivergence, match=r"lanes \[1\]"):
-        publish_rest(frame, epoch(), published, runner(modes, diverged=1))
-    assert modes == ["audit"]
-    assert frame.calls == calls
+        replayed(monkeypatch, target)
+    assert {lane for lane, _ in target.written} == published
 
 
 def test_a_repeated_task_publishes_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = SimpleNamespace(attemptNumber=lambda: 1)
-    monkeypatch.setattr(lanes.TaskContext, "get", lambda: task)
-
-    def write(*_arguments: object) -> LaneReport:
-        raise AssertionError("the lane was written")
-
+    target = Target(set())
     with pytest.raises(CarriedError, match="repeated a task"):
-        lanes._run_lane(iter([]), epoch(), write)
+        Rows(monkeypatch, target, {}, attempt=1).values(0)
+    assert target.written == []
 
 
 def digest(records: list[bytes]) -> bytes:

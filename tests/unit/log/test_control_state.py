@@ -14,6 +14,7 @@ from clonos.log.records import (
     Claim,
     Determinants,
     EpochCommitted,
+    EpochParts,
     InputSlice,
     LaneAssignment,
     Marker,
@@ -62,6 +63,14 @@ def test_records_of_the_owner_count() -> None:
     assert state.plans["q", 0][0] == 4
     assert state.resolutions["q", 0].code == "x"
     assert state.committed == {"q": 0}
+
+
+def test_the_parts_of_an_epoch_count_until_it_is_committed() -> None:
+    parts = EpochParts(A, "q", 0, (b"x",), 9, b"digest")
+    assert fold(claim(A), plan(A, 0), parts, claim(B)).parts == {("q", 0): parts}, "a replay commits them"
+    assert fold(claim(A), plan(A, 0), parts, EpochCommitted(A, "q", 0, 9)).parts == {}
+    assert fold(claim(A), parts, claim(NEW_LINEAGE)).parts == {}
+    assert fold(claim(A), claim(B), parts).parts == {}, "of a superseded owner"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from clonos.log.records import (
     Determinant,
     Determinants,
     EpochCommitted,
+    EpochParts,
     InputSlice,
     LaneAssignment,
     Marker,
@@ -200,6 +201,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
         },
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
         "marker": {"query", "epoch", "lane", "input_slice", "records", "digest"},
+        "epoch-parts": {"query", "epoch", "payloads", "records", "digest"},
         "epoch-committed": {"query", "epoch", "records", "duration_ms"},
         "resolution": {"query", "epoch", "action", "code", "topic"},
     }
@@ -209,6 +211,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
         plan(OLD),
         answers(OLD, ANSWER, FAILED),
         marker(OLD),
+        EpochParts(OLD, "words", 3, (b"part",), 7, b"digest"),
         EpochCommitted(OLD, "words", 3, 7),
         Resolution(OLD, "words", 3, "new-code", "c"),
     ]

@@ -15,6 +15,7 @@ from clonos.log.records import (
     Determinant,
     Determinants,
     EpochCommitted,
+    EpochParts,
     InputSlice,
     LaneAssignment,
     Marker,
@@ -66,6 +67,9 @@ records: st.SearchStrategy[Record] = st.one_of(
     ),
     markers,
     st.builds(EpochCommitted, owners, texts, epochs, epochs),
+    st.builds(
+        EpochParts, owners, texts, epochs, st.lists(st.binary(max_size=9), max_size=3).map(tuple), epochs, st.binary()
+    ),
     st.builds(Resolution, owners, texts, epochs, texts, texts),
 )
 

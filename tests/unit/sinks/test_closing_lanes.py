@@ -10,6 +10,7 @@ import pytest
 from clonos.errors import EpochFailed
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka import spooled
+from clonos_sinks.kafka.lane import LaneSettings
 from clonos_sinks.kafka.spooled import SpooledLane
 
 
@@ -30,12 +31,9 @@ class Producer:
 @pytest.fixture
 def lane(monkeypatch: pytest.MonkeyPatch) -> SpooledLane:
     monkeypatch.setattr(spooled, "producer_options", lambda *_: {})
-    monkeypatch.setattr(spooled, "buffer_bytes", lambda _limits: 1)
     monkeypatch.setattr(spooled, "transaction_version", lambda *_: 2)
     spark: Any = None
-    limits: Any = SimpleNamespace(largest=1)
-    settings = {"transactional": True, "timeout_ms": 1, "longest_timeout_ms": 2, "options": {}}
-    return SpooledLane(spark, KafkaSettings(), limits, **settings)
+    return SpooledLane(spark, KafkaSettings(), LaneSettings("out", timeout_ms=1, longest_timeout_ms=2))
 
 
 @pytest.mark.parametrize("end", ["close", "discard"])

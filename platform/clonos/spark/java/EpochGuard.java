@@ -23,37 +23,11 @@ public final class EpochGuard implements SparkPlugin {
   /** Spark's local property with the epoch's scope, which the driver sets ({@code clonos.causal.epoch_scope}). */
   private static final String EPOCH = "clonos.epoch";
 
-  /** Spark's local property of the passes over an epoch's rows that an earlier pass has computed. */
-  private static final String COMPUTED = "clonos.computed";
-
   /** Fails this task if it belongs to an epoch and is not the first attempt. */
   static void requireFirstAttempt() {
     if (isRepeated(TaskContext.get())) {
       throw repeated();
     }
-  }
-
-  /** Fails a task that reads a source again. Rows of an earlier pass were lost. */
-  static void requireUncomputed() {
-    if (isComputed(TaskContext.get())) {
-      throw lost();
-    }
-  }
-
-  /** Fails this task if it has computed its rows from a shuffle, although an earlier pass has computed them. */
-  static void requireNoShuffle() {
-    TaskContext task = TaskContext.get();
-    if (isComputed(task) && task.taskMetrics().shuffleReadMetrics().totalBlocksFetched() > 0) {
-      throw lost();
-    }
-  }
-
-  private static boolean isComputed(TaskContext task) {
-    return task != null && task.getLocalProperty(EPOCH) != null && task.getLocalProperty(COMPUTED) != null;
-  }
-
-  private static CarriedError lost() {
-    return new CarriedError("EpochFailed", "Spark lost rows of the epoch that were computed.", "", "");
   }
 
   private static boolean isRepeated(TaskContext task) {

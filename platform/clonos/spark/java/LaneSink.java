@@ -25,35 +25,28 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A Spark sink (Data Source V2) that publishes the rows of an epoch to Kafka, in one of two ways.
+ * The Spark sink (Data Source V2) through which all epochs go.
  *
- * <p>As the sink of a streaming query, its tasks spool their rows, and an {@link EpochCommitter} of the driver publishes
- * them. With a local master, tasks and driver share a JVM, in which {@link #QUERIES} has the query. The tasks of a cluster
- * send their rows to the driver ({@link RowTransfer}).
+ * <p>An {@link EpochCommitter} of the driver plans each epoch. Its {@link TaskPlan} says which tasks publish their rows,
+ * send them to the driver, or only count them. With a local master, tasks and driver share a JVM, in which {@link #QUERIES}
+ * has the query; the tasks of a cluster send their rows in messages ({@link RowTransfer}).
  *
- * <p>As the target of a batch, which is one epoch, each task publishes its own lane ({@link PartitionLanes}).
+ * <p>A batch is one epoch too: the tests of a sink's contract write epochs without a query.
  */
 public final class LaneSink implements TableProvider {
-  /** The option with the key of one start of a query in {@link #QUERIES}, or of a batch in {@link #BATCHES}. */
+  /** The option with the key of one start of a query in {@link #QUERIES}. */
   public static final String KEY = "key";
 
   private static final ConcurrentHashMap<String, SpooledQuery> QUERIES = new ConcurrentHashMap<>();
-  private static final ConcurrentHashMap<String, PartitionLanes> BATCHES = new ConcurrentHashMap<>();
 
   /** Registers a query before it starts; Python calls it. */
   public static void register(String query, SpooledQuery spooled) {
     QUERIES.put(query, spooled);
   }
 
-  /** Registers the lanes of a batch before it is written; Python calls it. */
-  public static void register(String batch, PartitionLanes lanes) {
-    BATCHES.put(batch, lanes);
-  }
-
-  /** Removes a query or a batch that has ended. */
-  public static void unregister(String key) {
-    QUERIES.remove(key);
-    BATCHES.remove(key);
+  /** Removes a query that has ended. */
+  public static void unregister(String query) {
+    QUERIES.remove(query);
   }
 
   /** Returns a query that runs. */
@@ -116,11 +109,11 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public BatchWrite toBatch() {
-      return new LanesWrite(key, schema, BATCHES.get(key));
+      return new EpochWrite(key, schema);
     }
   }
 
-  private record EpochWrite(String query, StructType schema) implements StreamingWrite {
+  private record EpochWrite(String query, StructType schema) implements StreamingWrite, BatchWrite {
     @Override
     public boolean useCommitCoordinator() {
       return false; // an epoch with a failed task fails as a whole
@@ -128,11 +121,19 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
+      return begin(info);
+    }
+
+    @Override
+    public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+      return begin(info);
+    }
+
+    private WriterFactory begin(PhysicalWriteInfo info) {
       SpooledQuery started = find(query);
-      started.begin(info.numPartitions());
-      return started.isLocal()
-          ? new WriterFactory(query, schema)
-          : new SendingFactory(query, schema, started.job(), started.defaultTopic(), started.publishes());
+      SpooledEpoch epoch = started.begin(info.numPartitions());
+      return new WriterFactory(
+          query, schema, started.job(), started.defaultTopic(), epoch.number(), epoch.plan(), started.isLocal());
     }
 
     @Override
@@ -141,80 +142,51 @@ public final class LaneSink implements TableProvider {
     }
 
     @Override
+    public void commit(WriterCommitMessage[] messages) {
+      find(query).commit(find(query).current().number(), messages);
+    }
+
+    @Override
     public void abort(long epoch, WriterCommitMessage[] messages) {
       find(query).abort(epoch);
-    }
-  }
-
-  private record WriterFactory(String query, StructType schema) implements StreamingDataWriterFactory {
-    @Override
-    public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-      return find(query).writer(schema, partition, epoch);
-    }
-  }
-
-  private record SendingFactory(
-      String query, StructType schema, String job, String defaultTopic, boolean publishes)
-      implements StreamingDataWriterFactory {
-    @Override
-    public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-      EpochGuard.requireFirstAttempt();
-      return new LaneWriter(
-          new RecordColumns(schema, defaultTopic, job, epoch),
-          null, // the driver checks the records
-          publishes ? new Spool(null) : null,
-          (rows, digest, deadLetters) -> SentRows.of(query, epoch, partition, rows, digest, deadLetters));
-    }
-  }
-
-  private record LanesWrite(String key, StructType schema, PartitionLanes lanes) implements BatchWrite {
-    @Override
-    public boolean useCommitCoordinator() {
-      return false; // an epoch with a failed task fails as a whole
-    }
-
-    @Override
-    public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-      if (info.numPartitions() != lanes.pass().lanes().size()) {
-        throw new IllegalStateException(
-            lanes.pass().lanes().size() + " lanes, but " + info.numPartitions() + " partitions");
-      }
-      return new LaneFactory(key, schema, lanes.pass());
-    }
-
-    @Override
-    public void commit(WriterCommitMessage[] messages) {
-      lanes.take(messages);
     }
 
     @Override
     public void abort(WriterCommitMessage[] messages) {
-      // A task that failed has tried to abort its transaction; others may have published their lanes.
+      find(query).abort(find(query).current().number());
     }
   }
 
-  private record LaneFactory(String key, StructType schema, PartitionLanes.Pass pass) implements DataWriterFactory {
+  private record WriterFactory(
+      String query, StructType schema, String job, String defaultTopic, long epoch, TaskPlan plan, boolean isLocal)
+      implements StreamingDataWriterFactory, DataWriterFactory {
     @Override
-    public String toString() {
-      return "the lanes of epoch " + pass.epoch(); // the options hold a password
+    public DataWriter<InternalRow> createWriter(int partition, long task, long ofEpoch) {
+      return createWriter(partition, task);
     }
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
       EpochGuard.requireFirstAttempt();
-      PartitionLanes.Lane lane = pass.lanes().get(partition);
-      RecordCheck check =
-          lane.publish()
-              ? new RecordCheck(
-                  new TopicLimits(
-                      ClusterAdmin.of(pass.connection()), pass.topic(), pass.requestBytes(), pass.bufferBytes()))
-              : null;
-      PartitionLanes local = BATCHES.get(key); // null in the JVM of an executor
+      RecordColumns columns = new RecordColumns(schema, defaultTopic, job, epoch);
+      TaskPlan.Rows rows = plan.rows().get(partition);
+      if (rows == TaskPlan.Rows.PUBLISH) {
+        SpooledQuery points = isLocal && plan.points() ? find(query) : null;
+        LaneTask lane = new LaneTask(plan.pass(), partition, points);
+        return new LaneWriter(columns, lane.check(), new Spool(null), lane);
+      }
+      boolean sends = rows == TaskPlan.Rows.SEND;
+      if (isLocal) {
+        SpooledEpoch here = find(query).epoch(epoch);
+        return sends
+            ? new LaneWriter(columns, here.check(), here.newSpool(), here.ending(partition))
+            : new LaneWriter(columns, null, null, here.ending(partition));
+      }
       return new LaneWriter(
-          new RecordColumns(schema, pass.topic(), pass.job(), pass.epoch()),
-          check,
-          lane.publish() ? new Spool(null) : null,
-          new LaneTask(pass, partition, local == null ? null : local.points()));
+          columns,
+          null, // the driver checks the records
+          sends ? new Spool(null) : null,
+          (spool, digest, deadLetters) -> SentRows.of(query, epoch, partition, spool, digest, deadLetters));
     }
   }
 }

@@ -15,17 +15,23 @@ final class LaneTask implements LaneWriter.Ending {
   private static final byte[] RECORDS = {(byte) 0xcf}; // msgpack: an unsigned number of eight bytes follows
   private static final byte[] DIGEST = digestHeader();
 
-  private final PartitionLanes.Pass pass;
-  private final PartitionLanes.Lane lane;
+  private final TaskPlan.Pass pass;
+  private final TaskPlan.Lane lane;
   private final int task;
-  private final LanePoints points;
+  private final SpooledQuery points;
 
-  /** @param points called at the points of the protocol; null: nothing is called */
-  LaneTask(PartitionLanes.Pass pass, int task, LanePoints points) {
+  /** @param points receives the points of the protocol; null: none is reported */
+  LaneTask(TaskPlan.Pass pass, int task, SpooledQuery points) {
     this.pass = pass;
     this.lane = pass.lanes().get(task);
     this.task = task;
     this.points = points;
+  }
+
+  RecordCheck check() {
+    return new RecordCheck(
+        new TopicLimits(
+            ClusterAdmin.of(pass.connection()), pass.topic(), pass.requestBytes(), pass.bufferBytes()));
   }
 
   @Override
@@ -33,13 +39,13 @@ final class LaneTask implements LaneWriter.Ending {
     long offset = -1;
     try (rows) {
       reach("state-committed");
-      if (lane.publish() && digest.records() > 0) {
+      if (digest.records() > 0) {
         offset = pass.transactional() ? commit(rows, digest) : deliver(rows);
       }
     } catch (Exception failure) {
       throw KafkaFailure.typed(lane.name(), failure, "EpochFailed");
     }
-    return new PartitionLanes.Outcome(task, digest.records(), digest.value(), deadLetters, offset);
+    return new TaskPlan.Published(task, digest, deadLetters, offset);
   }
 
   private long deliver(Spool rows) {

@@ -199,7 +199,6 @@ public final class RepeatableKafka implements TableProvider {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
       EpochGuard.requireFirstAttempt();
-      EpochGuard.requireUncomputed();
       PartitionReader<InternalRow> reader = kafka.createReader(partition);
       return new CountingReader(reader, TopicIds.Reading.of(reader, SourceStream.range(partition).topic()), ages, plannedAt);
     }

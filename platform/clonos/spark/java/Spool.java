@@ -21,6 +21,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
@@ -154,41 +155,61 @@ final class Spool implements AutoCloseable {
 
   /** Calls {@code send} for each record, in the order in which they were added. */
   void forEach(Consumer<ProducerRecord<byte[], byte[]>> send) {
-    // As one stream: of rows that were appended in parts, a record may begin in the file and end in memory.
-    InputStream rows = file == null ? memory.input() : new BufferedInputStream(content(), Chunks.BYTES);
-    try {
-      read(new DataInputStream(rows), bytes(), send);
-    } catch (IOException failure) {
-      throw new UncheckedIOException(failure);
-    }
+    records().forEachRemaining(send);
   }
 
-  private void read(DataInputStream in, long bytes, Consumer<ProducerRecord<byte[], byte[]>> send)
-      throws IOException {
-    long left = bytes;
-    while (left > 0) {
+  /** The records, in the order in which they were added. */
+  Iterator<ProducerRecord<byte[], byte[]>> records() {
+    // As one stream: of rows that were appended in parts, a record may begin in the file and end in memory.
+    InputStream rows = file == null ? memory.input() : new BufferedInputStream(content(), Chunks.BYTES);
+    return new Records(new DataInputStream(rows), bytes());
+  }
+
+  private final class Records implements Iterator<ProducerRecord<byte[], byte[]>> {
+    private final DataInputStream in;
+    private long left;
+
+    Records(DataInputStream in, long bytes) {
+      this.in = in;
+      left = bytes;
+    }
+
+    @Override
+    public boolean hasNext() {
+      return left > 0;
+    }
+
+    @Override
+    public ProducerRecord<byte[], byte[]> next() {
+      try {
+        return read();
+      } catch (IOException failure) {
+        throw new UncheckedIOException(failure);
+      }
+    }
+
+    private ProducerRecord<byte[], byte[]> read() throws IOException {
       String topic = topics.get(in.readInt());
       int partition = in.readInt();
       long timestamp = in.readLong();
-      byte[] key = read(in);
-      byte[] value = read(in);
+      byte[] key = Spool.read(in);
+      byte[] value = Spool.read(in);
       left -= 3L * Integer.BYTES + Long.BYTES + stored(key) + stored(value);
       int count = in.readInt();
       List<Header> headers = new ArrayList<>(count);
       for (int index = 0; index < count; index++) {
-        byte[] name = read(in);
-        byte[] content = read(in);
+        byte[] name = Spool.read(in);
+        byte[] content = Spool.read(in);
         left -= stored(name) + stored(content);
         headers.add(new RecordHeader(new String(name, StandardCharsets.UTF_8), content));
       }
-      send.accept(
-          new ProducerRecord<>(
-              topic,
-              partition == NULL ? null : partition,
-              timestamp == NULL ? null : timestamp,
-              key,
-              value,
-              headers));
+      return new ProducerRecord<>(
+          topic,
+          partition == NULL ? null : partition,
+          timestamp == NULL ? null : timestamp,
+          key,
+          value,
+          headers);
     }
   }
 

@@ -1,45 +1,49 @@
 package clonos;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.Objects;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /**
- * The rows of one attempt at one epoch, spooled in the driver's JVM until all of them are computed.
+ * One attempt at one epoch: what its tasks did with their rows, and the rows that the driver got, spooled in its JVM until
+ * all of them are computed.
  *
  * <p>A late task of a failed attempt cannot write into the next transaction: it can only add to its own closed epoch.
  */
 public final class SpooledEpoch implements AutoCloseable {
+  private static final ObjectMapper JSON = new ObjectMapper();
+
   private final long number;
+  private final TaskPlan plan;
   private final Path folder;
-  private final boolean publishes;
   private final RecordCheck check;
-  private final Spool[] spools; // by partition; null: no rows have arrived
-  private final boolean[] ended;
+  private final Spool[] spools; // by partition; null: the driver has no rows of it
+  private final Outcome[] outcomes; // by partition; null: its task has not ended
   private final RecordDigest digest = new RecordDigest();
-  private long records;
-  private long deadLetters;
-  private int computed;
   private boolean closed;
 
-  /**
-   * @param publishes false: the rows are only counted and compared
-   * @param check null: the rows are not checked
-   */
-  SpooledEpoch(long number, int partitions, Path folder, boolean publishes, RecordCheck check) {
+  /** @param check null: the rows are not checked */
+  SpooledEpoch(long number, TaskPlan plan, Path folder, RecordCheck check) {
     this.number = number;
+    this.plan = plan;
     this.folder = folder;
-    this.publishes = publishes;
     this.check = check;
-    spools = new Spool[partitions];
-    ended = new boolean[partitions];
+    spools = new Spool[plan.rows().size()];
+    outcomes = new Outcome[plan.rows().size()];
   }
 
   long number() {
     return number;
   }
 
-  boolean publishes() {
-    return publishes;
+  TaskPlan plan() {
+    return plan;
   }
 
   RecordCheck check() {
@@ -50,29 +54,44 @@ public final class SpooledEpoch implements AutoCloseable {
     return new Spool(folder);
   }
 
+  /** How a task of this JVM ends. */
+  LaneWriter.Ending ending(int partition) {
+    return (rows, spooled, letters) -> {
+      add(partition, rows, spooled, letters);
+      return new Spooled();
+    };
+  }
+
   /**
    * Takes the rows of a task that has computed all of them.
    *
    * @param rows null: they were only counted
    */
-  synchronized void add(int partition, Spool rows, RecordDigest spooled, long letters) {
-    if (closed || ended[partition]) {
+  private synchronized void add(int partition, Spool rows, RecordDigest spooled, long letters) {
+    if (closed || outcomes[partition] != null) {
       if (rows != null) {
         rows.close();
       }
       throw new IllegalStateException("partition " + partition + " of epoch " + number + " came too late, or twice");
     }
-    ended[partition] = true;
     spools[partition] = rows;
-    computed++;
-    digest.addAll(spooled);
-    records += spooled.records();
-    deadLetters += letters;
+    end(partition, spooled, letters, rows == null ? 0 : rows.bytes(), -1);
+  }
+
+  private void end(int partition, RecordDigest computed, long letters, long size, long markerOffset) {
+    outcomes[partition] =
+        new Outcome(partition, computed.records(), computed.value(), letters, size, markerOffset);
+    digest.addAll(computed);
+  }
+
+  /** Takes the outcome of a task that has published its lane. */
+  synchronized void addPublished(TaskPlan.Published task) {
+    end(task.task(), task.digest(), task.deadLetters(), 0, task.markerOffset());
   }
 
   /** Takes a part of the rows of a task that a cluster's executor sends ({@link RowTransfer}). */
   synchronized void receive(int partition, byte[] part) {
-    if (closed || ended[partition]) {
+    if (closed || outcomes[partition] != null) {
       throw new IllegalStateException("rows of partition " + partition + " of epoch " + number + " came too late");
     }
     if (spools[partition] == null) {
@@ -106,44 +125,54 @@ public final class SpooledEpoch implements AutoCloseable {
     add(partition, spools[partition], sent.digest(), sent.deadLetters());
   }
 
-  /** Number of records of all tasks. */
-  public synchronized long records() {
-    return records;
+  /** The outcomes of all tasks as a JSON array of objects ({@code clonos.spark.lane_sink.TaskOutcome}). */
+  public synchronized String outcomes() throws JsonProcessingException {
+    requireEnded();
+    return JSON.writeValueAsString(outcomes);
   }
 
-  /** The size of the records of all tasks. */
-  public synchronized long bytes() {
-    long bytes = 0;
-    for (Spool spool : spools) {
-      bytes += spool == null ? 0 : spool.bytes();
-    }
-    return bytes;
-  }
-
-  /** Number of poison records among them. */
-  public synchronized long deadLetters() {
-    return deadLetters;
-  }
-
-  /** The multiset digest of the records, 16 bytes. */
+  /** The multiset digest of the records of all tasks, 16 bytes. */
   public synchronized byte[] digest() {
     return digest.value();
   }
 
   /**
-   * Queues all records at the producer, in the order of their partitions.
+   * Queues the records of a task at the producer; with task -1 those of all, in the order of their partitions.
    *
    * @param topic replaces the topics and partitions of the records; null: they keep their own
    */
-  public synchronized void sendTo(LaneProducer producer, String topic) {
-    if (closed || !publishes || computed != spools.length) {
-      throw new IllegalStateException(computed + " of " + spools.length + " tasks of epoch " + number + " reported");
-    }
-    for (Spool spool : spools) {
-      if (spool == null) { // a task without rows
-        continue;
+  public synchronized void sendTo(LaneProducer producer, String topic, int task) {
+    requireEnded();
+    for (int partition = 0; partition < spools.length; partition++) {
+      if (spools[partition] == null || (task >= 0 && task != partition)) {
+        continue; // a task without rows, or another one
       }
-      spool.forEach(record -> producer.send(topic == null ? record : moved(record, topic)));
+      spools[partition].forEach(record -> producer.send(topic == null ? record : moved(record, topic)));
+    }
+  }
+
+  /** The values of a task's records, in order. */
+  public synchronized Iterator<byte[]> values(int task) {
+    requireEnded();
+    Iterator<ProducerRecord<byte[], byte[]>> records =
+        spools[task] == null ? Collections.emptyIterator() : spools[task].records();
+    return new Iterator<>() {
+      @Override
+      public boolean hasNext() {
+        return records.hasNext();
+      }
+
+      @Override
+      public byte[] next() {
+        return records.next().value();
+      }
+    };
+  }
+
+  private void requireEnded() {
+    long ended = Arrays.stream(outcomes).filter(Objects::nonNull).count();
+    if (closed || ended != outcomes.length) {
+      throw new IllegalStateException(ended + " of " + outcomes.length + " tasks of epoch " + number + " reported");
     }
   }
 
@@ -161,5 +190,18 @@ public final class SpooledEpoch implements AutoCloseable {
         spools[index] = null;
       }
     }
+  }
+
+  /**
+   * What a task did.
+   *
+   * @param size bytes of the rows that the driver got
+   * @param markerOffset offset of its lane's marker; -1: it wrote none
+   */
+  private record Outcome(
+      int task, long records, byte[] digest, long deadLetters, long size, long markerOffset) {}
+
+  private static final class Spooled implements WriterCommitMessage {
+    private static final long serialVersionUID = 1;
   }
 }

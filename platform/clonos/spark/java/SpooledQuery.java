@@ -4,9 +4,8 @@ import java.nio.file.Path;
 import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
-import org.apache.spark.sql.types.StructType;
 
-/** One running query of a {@link LaneSink}: its committer, and the rows of the epoch in progress. */
+/** One running query of a {@link LaneSink}: its committer, and the epoch in progress. */
 public final class SpooledQuery {
   /** Spark's local property of the stream's thread with the number of the micro-batch. */
   private static final String EPOCH = "streaming.sql.batchId";
@@ -23,8 +22,8 @@ public final class SpooledQuery {
   /**
    * @param defaultTopic topic of rows without one; null: each row must name its topic
    * @param folder directory for rows that do not fit into memory
-   * @param connection Kafka's options of an admin client, which reads what topics accept; null: in a rehearsal, which
-   *     has no rows
+   * @param connection Kafka's options of an admin client, which reads what topics accept; null: the rows that the driver
+   *     gets are not checked
    * @param requestBytes the largest batch that fits into a request
    * @param bufferBytes the largest batch that fits into the producer's buffer
    */
@@ -55,12 +54,6 @@ public final class SpooledQuery {
     return SparkContext.getOrCreate().isLocal();
   }
 
-  /** Whether the rows of the epoch in progress are published. */
-  boolean publishes() {
-    SpooledEpoch epoch = current;
-    return epoch != null && epoch.publishes();
-  }
-
   String job() {
     return job;
   }
@@ -69,7 +62,7 @@ public final class SpooledQuery {
     return defaultTopic;
   }
 
-  void begin(int partitions) {
+  SpooledEpoch begin(int partitions) {
     long epoch = Long.parseLong(SparkContext.getOrCreate().getLocalProperty(EPOCH));
     discard();
     // New limits for each epoch: a topic may have been deleted since the last one.
@@ -78,8 +71,9 @@ public final class SpooledQuery {
             ? null
             : new RecordCheck(
                 new TopicLimits(ClusterAdmin.of(connection), defaultTopic, requestBytes, bufferBytes));
-    boolean publishes = committer.begin(epoch, partitions); // last: Spark calls no abort if this method throws
-    current = new SpooledEpoch(epoch, partitions, folder, publishes, publishes ? check : null);
+    String plan = committer.begin(epoch, partitions); // last: Spark calls no abort if this method throws
+    current = new SpooledEpoch(epoch, TaskPlan.parse(plan), folder, check);
+    return current;
   }
 
   void commit(long number, WriterCommitMessage[] messages) {
@@ -88,6 +82,8 @@ public final class SpooledQuery {
       for (WriterCommitMessage message : messages) {
         if (message instanceof SentRows sent) {
           epoch.add(sent);
+        } else if (message instanceof TaskPlan.Published published) {
+          epoch.addPublished(published);
         }
       }
       committer.commit(number, epoch);
@@ -113,16 +109,17 @@ public final class SpooledQuery {
     return epoch;
   }
 
-  LaneWriter writer(StructType schema, int partition, long number) {
-    SpooledEpoch epoch = epoch(number);
-    return new LaneWriter(
-        new RecordColumns(schema, defaultTopic, job, number),
-        epoch.check(),
-        epoch.publishes() ? epoch.newSpool() : null,
-        (rows, digest, deadLetters) -> {
-          epoch.add(partition, rows, digest, deadLetters);
-          return new Spooled();
-        });
+  /** The epoch in progress. */
+  SpooledEpoch current() {
+    SpooledEpoch epoch = current;
+    if (epoch == null) {
+      throw new IllegalStateException("no epoch is in progress");
+    }
+    return epoch;
+  }
+
+  void reach(String point, int task) {
+    committer.reach(point, task);
   }
 
   private void discard() {
@@ -131,9 +128,5 @@ public final class SpooledQuery {
     if (epoch != null) {
       epoch.close();
     }
-  }
-
-  private static final class Spooled implements WriterCommitMessage {
-    private static final long serialVersionUID = 1;
   }
 }

@@ -3,53 +3,45 @@ package clonos;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.Serializable;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /**
- * The lanes of one pass over an epoch, one for each partition; the partition's task publishes it.
+ * What the tasks of an epoch do with their rows. Python makes it ({@code clonos.spark.lane_sink.TaskPlan}).
  *
- * <p>Python makes this object before Spark writes the epoch's rows to {@link LaneSink}, and reads the outcomes after it.
+ * @param rows by Spark's partition index
+ * @param pass how the tasks publish their lanes; null: no task does
+ * @param points whether the tasks of a local master report the points of the protocol, in tests
  */
-public final class PartitionLanes {
+record TaskPlan(List<Rows> rows, Pass pass, boolean points) implements Serializable {
   private static final ObjectMapper JSON = new ObjectMapper();
 
-  private final Pass pass;
-  private final LanePoints points;
-  private final List<Outcome> outcomes = new ArrayList<>();
-
-  /**
-   * @param pass a {@link Pass} as JSON
-   * @param points called at the points of the protocol, in tests; else null
-   */
-  public PartitionLanes(String pass, LanePoints points) throws JsonProcessingException {
-    this.pass = JSON.readValue(pass, Pass.class);
-    this.points = points;
-  }
-
-  Pass pass() {
-    return pass;
-  }
-
-  LanePoints points() {
-    return points;
-  }
-
-  void take(WriterCommitMessage[] messages) {
-    for (WriterCommitMessage message : messages) {
-      outcomes.add((Outcome) message);
+  static TaskPlan parse(String json) {
+    try {
+      return JSON.readValue(json, TaskPlan.class);
+    } catch (JsonProcessingException failure) {
+      throw new IllegalStateException("the driver's plan of the tasks is not readable", failure);
     }
   }
 
-  /** The outcomes of all tasks as a JSON array of objects. */
-  public String outcomes() throws JsonProcessingException {
-    return JSON.writeValueAsString(outcomes);
+  @Override
+  public String toString() {
+    return "a plan of " + rows.size() + " tasks"; // the options hold a password
+  }
+
+  /** What a task does with its rows, once all of them are computed. */
+  enum Rows {
+    /** It publishes its lane. */
+    PUBLISH,
+    /** It sends them to the driver, which publishes them. */
+    SEND,
+    /** It only counts them, and computes their digest: they are published. */
+    COUNT
   }
 
   /**
-   * One pass over the rows of an epoch, on its way to the tasks.
+   * How the tasks of an epoch publish their lanes.
    *
    * @param topic topic of rows without one, or null
    * @param transactional false: rows are published at least once, without markers
@@ -63,8 +55,6 @@ public final class PartitionLanes {
    * @param lanes by Spark's partition index
    */
   record Pass(
-      String job,
-      long epoch,
       String topic,
       String logTopic,
       boolean transactional,
@@ -77,18 +67,12 @@ public final class PartitionLanes {
       long patientBytes,
       Map<String, String> topicIds,
       List<Lane> lanes)
-      implements Serializable {
-    @Override
-    public String toString() {
-      return "epoch " + epoch; // the options hold a password
-    }
-  }
+      implements Serializable {}
 
   /**
    * One lane.
    *
    * @param name for messages
-   * @param publish whether its rows are published; else they are only counted and compared
    * @param producerId the newest producer of the transactional id when the driver checked that it owns the job
    * @param producerEpoch the epoch of that producer
    * @param newestOffset offset of the newest claim or marker in the lane's partition of the causal log; -1 if unknown
@@ -97,7 +81,6 @@ public final class PartitionLanes {
    */
   record Lane(
       String name,
-      boolean publish,
       String transactionalId,
       long producerId,
       int producerEpoch,
@@ -107,7 +90,7 @@ public final class PartitionLanes {
       byte[] marker)
       implements Serializable {}
 
-  /** What a task did; {@code markerOffset} is -1 if it wrote no marker. */
-  record Outcome(int task, long records, byte[] digest, long deadLetters, long markerOffset)
+  /** What a task did that published its lane; {@code markerOffset} is -1 if it wrote no marker. */
+  record Published(int task, RecordDigest digest, long deadLetters, long markerOffset)
       implements WriterCommitMessage {}
 }
