@@ -105,20 +105,20 @@ class Running:
         self._wake = wake
         spark = self.query.frame.sparkSession
         options = writing(spark, self, job=job.spec.name, topic=self._writer.topic, limits=self._writer.limits)
-        writer = (
-            self._writer.frame(self.query.frame)
-            .writeStream.queryName(f"{job.spec.name}.{self.query.name}")
-            .outputMode(self.query.sink.output_mode)
-            .option("checkpointLocation", self.location)
-            .format(FORMAT)
-            .options(**self._writing.enter_context(options))
-        )
         trigger = job.spec.spec.trigger
-        if trigger.available_now:
-            writer = writer.trigger(availableNow=True)
-        elif trigger.interval_ms:
-            writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
         try:
+            writer = (
+                self._writer.frame(self.query.frame)
+                .writeStream.queryName(f"{job.spec.name}.{self.query.name}")
+                .outputMode(self.query.sink.output_mode)
+                .option("checkpointLocation", self.location)
+                .format(FORMAT)
+                .options(**self._writing.enter_context(options))
+            )
+            if trigger.available_now:
+                writer = writer.trigger(availableNow=True)
+            elif trigger.interval_ms:
+                writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
             self.runner.on_bound = self._set_bound
             with (
                 promised_settings(spark, self._settings),

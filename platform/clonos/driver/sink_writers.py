@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pickle import PicklingError
 from typing import Final, cast
 
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import EpochTooLarge
+from clonos.errors import EpochTooLarge, SpecError
 from clonos.extend.lanes import (
     SINK_EPOCH,
     LaneOrders,
@@ -60,6 +62,13 @@ class _PythonWriter:
     limits = None
 
     def __init__(self, sink: Sink, spark: SparkSession, task: LaneTask | PartTask) -> None:
+        try:
+            CloudPickleSerializer().dumps(task)  # type: ignore[no-untyped-call]
+        except PicklingError as error:
+            raise SpecError(
+                f"The sink {sink.name!r} cannot be sent to Python workers: {error}.",
+                hint="open connections and locks in write_lane or write_part, not in the sink's constructor.",
+            ) from error
         self._task = task
         self._select = getattr(sink, "rows", None)
         self._context = spark.sparkContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from clonos.carried_errors import CarriedError
 from clonos.driver.sink_writers import PythonLanes
-from clonos.errors import ReplayDivergence
+from clonos.errors import ReplayDivergence, SpecError
 from clonos.extend import lanes
 from clonos.extend.lanes import LaneTask, MultisetDigest
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
@@ -106,6 +107,14 @@ def test_a_repeated_task_publishes_no_lane(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(CarriedError, match="repeated a task"):
         Rows(monkeypatch, target, {}, attempt=1).values(0)
     assert target.written == []
+
+
+def test_a_sink_that_cannot_be_sent_to_workers_is_named() -> None:
+    target, spark = Target(set()), SimpleNamespace(sparkContext=None)
+    target.name, target.connection = "out", threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(SpecError, match="The sink 'out' cannot be sent to Python workers") as refused:
+        PythonLanes(target, spark)  # type: ignore[arg-type]
+    assert "write_lane" in refused.value.hint
 
 
 def digest(records: list[bytes]) -> bytes:
