@@ -91,7 +91,7 @@ def grouped(rows: DataFrame) -> DataFrame:
 
 
 Ask = Callable[[DataFrame], DataFrame]
-Replayed = Callable[[Ask, str, str], str]
+Replayed = Callable[[Ask, str], str]
 REPEATABLE: list[tuple[Ask, str, str]] = [
     (count_and_sum, "update", "core"),
     (smallest, "update", "full"),

@@ -18,7 +18,7 @@ from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings, Settings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka import KafkaSink
-from support.lanes import Row, publish, publish_with
+from support.lanes import Row, publish, publish_with, writes_of
 
 MakeTopic = Callable[..., str]
 AT_ONCE_S = 50.0  # a producer would wait for a topic for 60 s
@@ -156,7 +156,7 @@ def test_raised_limit_takes_effect(spark: SparkSession, kafka: KafkaSettings, na
     stale = KafkaSink("out", topic=small)
     stale.check(kafka)
     raise_limit(kafka, small, 50_000)
-    publish_with(spark, stale, own, [big])
+    publish_with(spark, writes_of(spark, stale, own), own, [big])
     publish(spark, own, [big], 1, topic=out)
     assert len(read_committed(kafka, small)) == 2
 
