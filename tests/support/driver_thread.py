@@ -28,11 +28,18 @@ class DriverThread:
     """
 
     def __init__(
-        self, spark: SparkSession, kafka: KafkaSettings, function: JobFunction, name: str, options: RunOptions
+        self,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        function: JobFunction,
+        name: str,
+        options: RunOptions,
+        *,
+        interval: str = "0s",
     ) -> None:
         self.events: list[dict[str, Any]] = []
         self.failure: Exception | None = None
-        spec = JobSpec(metadata=Metadata(name=name), spec=Spec())
+        spec = JobSpec(metadata=Metadata(name=name), spec=Spec.model_validate({"trigger": {"interval": interval}}))
         self.driver = Driver(Job(function, spec, "1"), spark, kafka, Events(name, None, [into(self.events)]), options)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

@@ -126,8 +126,9 @@ def _behind(job: JobRow, lag: int | None, rates: Rates) -> str | None:
     """
     if not lag:
         return ""
-    slow_ms = max((query.slow_epoch_ms for query in job.figures.queries.values()), default=0.0)
-    limit_s = max(_BEHIND_S, 3 * (job.spec.spec.trigger.interval_ms + slow_ms) / 1000)
+    queries = job.figures.queries.values()
+    longest_ms = max((query.paced_ms(job.spec) + query.slow_epoch_ms for query in queries), default=0.0)
+    limit_s = max(_BEHIND_S, 3 * longest_ms / 1000)
     if not rates.read:
         # A job reads nothing while it computes an epoch, or waits for the next one.
         if rates.read is None or rates.unread is None or rates.measured_s < limit_s:

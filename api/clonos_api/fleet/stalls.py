@@ -58,11 +58,11 @@ def _without_first_epoch(job: JobRow, facts: Facts) -> Stall | None:
 
 def _without_epochs(job: JobRow, at: datetime) -> Stall | None:
     """Return the stall of a query whose driver reports nothing wrong, although records are waiting."""
-    interval_s, queries = job.spec.spec.trigger.interval_ms / 1000, job.figures.queries
+    queries = job.figures.queries
     stalled: dict[str, datetime] = {}
     for name, query in queries.items():
         since, slow_s = _waiting_since(job, query), query.slow_epoch_ms / 1000
-        limit_s = max(_SLOW * slow_s, _PATIENCE_S) + interval_s + _PUSHES_S
+        limit_s = max(_SLOW * slow_s, _PATIENCE_S) + query.paced_ms(job.spec) / 1000 + _PUSHES_S
         if since is not None and at - since > timedelta(seconds=limit_s):
             stalled[name] = since
     if not stalled:

@@ -29,7 +29,7 @@ Rows = Iterable[tuple[Sequence[str], float]]  # label values, value
 _JOB_GAUGES: Final = (
     ("clonos_job_generation", "The newest claim of a job's causal log.", "generation"),
     ("clonos_job_standbys_wanted", "Standbys in the specification of a job.", "standbys_wanted"),
-    ("clonos_job_trigger_interval_seconds", "Minimum interval between epochs.", "interval_s"),
+    ("clonos_job_trigger_interval_seconds", "Longest minimum interval between epochs of a query.", "interval_s"),
 )
 _HOST_GAUGES: Final = (
     ("clonos_host_slots", "Maximum number of drivers of a host.", "slots"),

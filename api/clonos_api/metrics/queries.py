@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import JobState
 from clonos_api.store import hosts, recoveries, standbys, tokens, verifications
 from clonos_api.store.columns import JobFigures, QueryFigures
@@ -129,7 +130,7 @@ async def _jobs(session: AsyncSession) -> tuple[JobSample, ...]:
             counters=sums.get(id, {}),
             checkpoint_bytes=sizes or {},
             standbys_wanted=spec.spec.standby.dedicated_replicas,
-            interval_s=spec.spec.trigger.interval_ms / 1000,
+            interval_s=_longest_interval_ms(figures, spec) / 1000,
             epoch_at=figures.at,
             open_transactions=figures.open_transactions,
             kafka_silent_since=kafka.silent_since if kafka is not None else None,
@@ -137,6 +138,11 @@ async def _jobs(session: AsyncSession) -> tuple[JobSample, ...]:
         )
         samples.append(sample)
     return tuple(samples)
+
+
+def _longest_interval_ms(figures: JobFigures, spec: JobSpec) -> int:
+    queries = figures.queries.values()
+    return max((query.paced_ms(spec) for query in queries), default=spec.spec.trigger.interval_ms)
 
 
 async def _recoveries(session: AsyncSession, names: Mapping[str, str]) -> tuple[RecoverySample, ...]:

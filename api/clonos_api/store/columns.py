@@ -134,6 +134,7 @@ class QueryFigures(Struct):
     epoch: int = -1
     epochs: int = 0
     at: datetime | None = None
+    interval_ms: int | None = None  # minimum time between the starts of two epochs; None: as the job's
     slow_epoch_ms: float = 0.0
     records_in: int = 0
     records_out: int = 0
@@ -152,6 +153,10 @@ class QueryFigures(Struct):
     waiting_since: datetime | None = None
     partition_lag: dict[str, dict[str, int]] = field(default_factory=dict)
     retention: dict[str, int] = field(default_factory=dict)
+
+    def paced_ms(self, spec: JobSpec) -> int:
+        """Return the minimum time between the starts of two epochs, in ms."""
+        return spec.spec.trigger.interval_ms if self.interval_ms is None else self.interval_ms
 
 
 class JobFigures(Struct):

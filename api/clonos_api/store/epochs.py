@@ -206,6 +206,8 @@ class _Ingestion:
             figures.delivery, figures.sharing_depth = claim.delivery, claim.sharing_depth
             if claim.graph is not None:
                 await job_graph.store(session, job, claim.generation, claim.at, claim.graph)
+                for name, reads in claim.graph.items():
+                    self._query(name).interval_ms = reads.interval_ms
             for name, query in figures.queries.items():
                 query.retention = {}
                 if claim.graph is not None and name not in claim.graph:  # the new version does not have it

@@ -85,6 +85,7 @@ class _Parts:
             name=name,
             sink=reported.sink,
             delivery=delivery,
+            interval_ms=reported.interval_ms,
             state=reported.state,
             records_in_per_s=rates.read,
             records_out_per_s=rates.published,

@@ -91,7 +91,8 @@ class Driver:
         kafka: The Kafka cluster.
         events: Receives the job's events.
         options: The options of this run; `RunOptions.checkpoint` must be set.
-        on_start: Called with a query and its source offsets before it starts; after a claim, without offsets.
+        on_start: Called with a query, its source offsets and its interval in seconds, before it starts; after a claim,
+            without offsets.
         on_progress: Called with a query and its source offsets after each epoch.
         on_defined: Called with the topics that the job reads, and those that it writes.
     """
@@ -104,7 +105,7 @@ class Driver:
         events: Events,
         options: RunOptions,
         *,
-        on_start: Callable[[str, Progress], None] | None = None,
+        on_start: Callable[[str, Progress, float], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
         on_defined: Callable[[frozenset[str], frozenset[str]], None] | None = None,
     ) -> None:
@@ -214,7 +215,7 @@ class Driver:
         leave_checksums_to_hadoop(self._spark, self._checkpoint)
         context = JobContext(self._spark, self._job.spec, self._kafka, rehearsal=rehearsal)
         context.pins = pins or context.pins
-        with long_polls(self._spark, interval_ms=self._job.spec.spec.trigger.interval_ms):
+        with long_polls(self._spark):
             self._job.define(context)
         for query in context.queries:
             check_sources(query.frame)
@@ -657,12 +658,12 @@ class Driver:
         """Discard the source offsets of an earlier attempt: a query without a lag counts as back."""
         if self._on_start is not None:
             for query in self._context.queries:
-                self._on_start(query.name, {})
+                self._on_start(query.name, {}, query.interval_ms / 1000)
 
     def _start_due(self, order: StartOrder) -> None:
         for running in order.due():
             if self._on_start is not None:
-                self._on_start(running.query.name, running.begin_offsets)
+                self._on_start(running.query.name, running.begin_offsets, running.query.interval_ms / 1000)
             running.start(self._job, self._wake)
 
     def _replay_plan(self, queries: list[Running], running: Running, restored: PlanRestored) -> None:

@@ -159,10 +159,9 @@ class EpochRunner:
         self.stopping = False
         self.last_epoch: int | None = None
         self.on_bound: Callable[[int], None] | None = None
-        trigger = job.spec.spec.trigger
-        continuous = not trigger.interval_ms and not trigger.available_now
+        continuous = not query.interval_ms and not job.spec.spec.trigger.available_now
         self._bound = EpochBound(
-            trigger.interval_ms / 1000, ownership.state.speeds.get(query.name) if continuous else None
+            query.interval_ms / 1000, ownership.state.speeds.get(query.name) if continuous else None
         )
         self._spark = spark
         self._job = job

@@ -102,6 +102,7 @@ def _query(
         state=_names(step for node in plan.all() if (step := _state(node))),
         outputs=_names(outputs | ({default} if isinstance(default, str) else set())),
         more_outputs=not complete,
+        interval_ms=query.interval_ms,
         dead_letters=_names(dead_letters[name] for name in decoded) if publishes else [],
     )
 

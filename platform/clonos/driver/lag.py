@@ -30,6 +30,10 @@ _MAX_PARTITIONS: Final = 200
 _TIMEOUT_S: Final = 5.0
 
 
+def _ignore(_query: str, _seconds: float) -> None:
+    """Do nothing about a stall."""
+
+
 class LagMeter(Watch):
     """Compares the end offsets of each source topic with the offsets that its queries have read, and reports changes.
 
@@ -40,7 +44,7 @@ class LagMeter(Watch):
         emit: Receives ``lag`` events: a query, and its unread records by topic and by partition. Also ``retention``
             events: a query's topics that delete records and hold mostly unread ones, with the unread share in percent.
         stalled: Called in the polling thread with a query and the seconds for which its input waited without progress.
-        stalled_s: Seconds without progress before `stalled` is called; 0: never.
+        stalled_s: Seconds without progress, besides the query's interval, before `stalled` is called; 0: never.
         every_s: Pause between two polls, in seconds.
     """
 
@@ -49,7 +53,7 @@ class LagMeter(Watch):
         offsets: OffsetClient,
         emit: Emit,
         *,
-        stalled: Callable[[str, float], None] | None = None,
+        stalled: Callable[[str, float], None] = _ignore,
         stalled_s: float = 0.0,
         every_s: float = _EVERY_S,
     ) -> None:
@@ -62,6 +66,7 @@ class LagMeter(Watch):
         self._stalls_checked_at = time.monotonic()
         self._waiting_since: dict[str, float] = {}  # query → first poll that found unread input
         self._progress: dict[str, Progress] = {}
+        self._interval_s: dict[str, float] = {}
         # query → its newest report, and the progress at that time
         self._reported_lag: dict[str, tuple[dict[str, dict[int, int]], Progress]] = {}
         self._reported_retention: dict[str, dict[str, int]] = {}
@@ -89,9 +94,13 @@ class LagMeter(Watch):
         super().stop()
         self._wake.set()
 
-    def note_start(self, query: str, progress: Progress) -> None:
-        """Record that `query` starts, and has read its sources up to `progress`, as in `note`."""
+    def note_start(self, query: str, progress: Progress, interval_s: float = 0.0) -> None:
+        """Record that `query` starts, and has read its sources up to `progress`, as in `note`.
+
+        `interval_s` is the minimum time between two of its epochs.
+        """
         self._reported_lag.pop(query, None)
+        self._interval_s[query] = interval_s
         self.note(query, progress)
         self._wake.set()
 
@@ -125,8 +134,12 @@ class LagMeter(Watch):
             self._stalls_checked_at += min(time.monotonic() - began, _TIMEOUT_S)  # a longer wait was a suspension
             if moved:
                 self._waiting_since[query] = now  # a long epoch is not a stall
-            elif self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
+            elif self._is_stall(query, now - since):
                 self._stalled(query, now - since)
+
+    def _is_stall(self, query: str, seconds: float) -> bool:
+        longest = self._stalled_s + self._interval_s.get(query, 0.0)
+        return self._stalled_s > 0 and seconds > longest and not self._stopped.is_set()
 
     def _has_moved(self, query: str) -> bool:
         """Whether the query made progress; False also if the JVM does not answer: Py4J would wait without a limit."""

@@ -189,12 +189,10 @@ def _run(
         cluster=cluster,
         checkpoint=checkpoint,
     )
-    interval_s = (spec.trigger.interval_ms or 0) / 1000
-    stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + interval_s
     offsets = OffsetClient(kafka)
     transactions = OpenTransactions(offsets, events.emit)
     log_topic = LogTopicWatch(kafka, job.spec.name, events.emit)
-    lag = LagMeter(offsets, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
+    lag = LagMeter(offsets, events.emit, stalled=partial(_stalled, events), stalled_s=spec.stall_timeout_s)
     executors = ExecutorWatch(session.spark, events.emit)
 
     def on_defined(read: frozenset[str], written: frozenset[str]) -> None:

@@ -105,7 +105,6 @@ class Running:
         self._wake = wake
         spark = self.query.frame.sparkSession
         options = writing(spark, self, job=job.spec.name, topic=self._writer.topic, limits=self._writer.limits)
-        trigger = job.spec.spec.trigger
         try:
             writer = (
                 self._writer.frame(self.query.frame)
@@ -115,10 +114,10 @@ class Running:
                 .format(FORMAT)
                 .options(**self._writing.enter_context(options))
             )
-            if trigger.available_now:
+            if job.spec.spec.trigger.available_now:
                 writer = writer.trigger(availableNow=True)
-            elif trigger.interval_ms:
-                writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
+            elif self.query.interval_ms:
+                writer = writer.trigger(processingTime=f"{self.query.interval_ms} milliseconds")
             self.runner.on_bound = self._set_bound
             with (
                 promised_settings(spark, self._settings),
@@ -126,8 +125,9 @@ class Running:
                 deleted_topics(spark, self._finished_topics),
             ):
                 self.stream = writer.start()
-            if len(streaming_scans(self.query.frame)) > 1:
-                self._stop_waiting(self.stream)  # a record of another source would have to wait
+            # A wait at the broker would delay records of another source, or the next epoch of a slow trigger.
+            if self.query.interval_ms or len(streaming_scans(self.query.frame)) > 1:
+                self._stop_waiting(self.stream)
         except ClonosError:
             raise
         except Exception as failure:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Final, cast, get_args
 
+from pydantic import ValidationError
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from clonos.causal.derived import Parameters
 from clonos.causal.shape import check_shape
-from clonos.documents import did_you_mean
+from clonos.documents import did_you_mean, explain
 from clonos.errors import SpecError
 from clonos.extend.sink import DeliveryMode, OutputMode, Sink
 from clonos.extend.source import Source
@@ -21,7 +22,7 @@ from clonos.formats import columns
 from clonos.formats.codec import Format
 from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
 from clonos.formats.registry import Pins
-from clonos.jobs.spec import JobSpec, check_name
+from clonos.jobs.spec import JobSpec, Trigger, check_name
 from clonos.kafka import topics_missing, unlisted_topics_error
 from clonos.settings import KafkaSettings, Settings
 
@@ -34,6 +35,8 @@ class Query:
     """The sink."""
     frame: DataFrame
     """The streaming DataFrame."""
+    interval_ms: int = 0
+    """Minimum time between the starts of two epochs, in ms; 0: the next one starts as input arrives."""
     folder: str | None = None
     """The query's folder below the job's checkpoint; None: the sink's name."""
 
@@ -243,6 +246,7 @@ class JobContext:
         name: str = "output",
         mode: str = "append",
         delivery: str | None = None,
+        every: str | None = None,
         dead_letters: DataFrame | None = None,
         connector: str = "kafka",
         **options: Any,
@@ -257,6 +261,8 @@ class JobContext:
             mode: Spark's output mode: ``append``, ``update`` or ``complete``.
             delivery: ``exactly-once``, ``atomic-epoch`` (the whole epoch becomes visible at once) or
                 ``at-least-once``; default the job's.
+            every: Minimum time between the starts of two epochs of this sink, such as ``30s``; ``0s`` starts the next
+                one as soon as input arrives. Default the job's ``trigger.interval``.
             dead_letters: A DataFrame of `decode` with the policy ``dead-letter``, whose poison records this sink
                 publishes too. For queries that cannot carry the column ``poison``, such as aggregations.
             connector: Name in the entry point group ``clonos.sinks``.
@@ -279,14 +285,15 @@ class JobContext:
         )
         if dead_letters is not None:
             frame = with_dead_letters(frame, dead_letters)
-        self.add(sink, frame)
+        self.add(sink, frame, every=every)
 
-    def add(self, sink: Sink, frame: DataFrame, *, folder: str | None = None) -> None:
+    def add(self, sink: Sink, frame: DataFrame, *, every: str | None = None, folder: str | None = None) -> None:
         """Publish `frame` to a sink object, as one streaming query. `sink` calls this with the connector's sink.
 
         Args:
             sink: The sink.
             frame: The streaming DataFrame to publish.
+            every: As in `sink`.
             folder: The query's folder below the job's checkpoint; default the sink's name.
 
         Raises:
@@ -304,10 +311,11 @@ class JobContext:
             raise SpecError(
                 f"The sink {sink.name!r} got a DataFrame without a streaming source.", hint="start at ctx.source."
             )
+        interval_ms = self.spec.spec.trigger.interval_ms if every is None else _interval_ms(sink, every)
         check_shape(frame)
         sink.check_frame(frame)
         sink.check(self.kafka)
-        self.queries.append(Query(sink, frame, folder))
+        self.queries.append(Query(sink, frame, interval_ms, folder))
 
     def check_dead_letters(self) -> None:
         """Refuse a job that may lose poison records although their policy is ``dead-letter``.
@@ -345,6 +353,13 @@ def _struct(schema: str | StructType | None) -> StructType | None:
     if not isinstance(parsed, StructType):
         raise SpecError(f"schema={schema!r} is not a struct.", hint="for example schema='id long, amount double'.")
     return parsed
+
+
+def _interval_ms(sink: Sink, every: str) -> int:
+    try:
+        return Trigger.model_validate({"interval": every}).interval_ms
+    except ValidationError as error:
+        raise SpecError(f"The sink {sink.name!r} has every={every!r}: {explain(error)}.") from error
 
 
 def _require_member(allowed: tuple[str, ...], value: str, subject: str) -> None:

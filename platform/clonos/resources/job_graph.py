@@ -32,6 +32,8 @@ class QueryNode(Resource):
     """Class of its sink."""
     delivery: str | None = None
     """The sink's delivery guarantee; None: not reported."""
+    interval_ms: int | None = None
+    """Minimum time between the starts of two epochs; None: not reported."""
     state: list[str] = Field(default_factory=list)
     """Spark's own steps that keep state, such as ``aggregate``."""
     records_in_per_s: float = 0.0

@@ -83,7 +83,7 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
 
     The JVM stores which methods were used often (JEP 515), so the queries have several epochs.
     """
-    with repeatable_kafka.long_polls(spark, interval_ms=0):
+    with repeatable_kafka.long_polls(spark):
         long_poll = repeatable_kafka.long_poll_option(spark)
     source = spark.readStream.format(repeatable_kafka.FORMAT).options(**spark_options(kafka), **long_poll)
     source = source.option("maxOffsetsPerTrigger", str(_RECORDS // _EPOCHS)).option("includeHeaders", "true")

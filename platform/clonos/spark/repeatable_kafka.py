@@ -28,16 +28,10 @@ _FINISHED: Final = "clonos.finishedTopics"  # a local property
 
 
 @contextlib.contextmanager
-def long_polls(spark: SparkSession, *, interval_ms: int) -> Iterator[None]:
-    """Let the sources that are loaded inside the context wait at the broker. The user's setting has priority.
-
-    Args:
-        spark: The session of the job.
-        interval_ms: Minimum time between the starts of two epochs. With one, sources do not wait: Spark asks rarely
-            enough, and a wait would move the start of the next epoch.
-    """
+def long_polls(spark: SparkSession) -> Iterator[None]:
+    """Let the sources that are loaded inside the context wait at the broker. The user's setting has priority."""
     before = spark.conf.get(_SETTING, None)
-    spark.conf.set(_SETTING, "0" if interval_ms else before or str(_WAIT_MS))
+    spark.conf.set(_SETTING, before or str(_WAIT_MS))
     try:
         yield
     finally:

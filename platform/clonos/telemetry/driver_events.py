@@ -210,6 +210,8 @@ class GraphQuery(Struct, frozen=True):
     """Topics for records that cannot be decoded."""
     more_outputs: bool = False
     """Whether its rows may name further topics."""
+    interval_ms: int | None = None
+    """Minimum time between the starts of two epochs; None: an earlier version of Clonos."""
 
 
 Graph = dict[str, GraphQuery]

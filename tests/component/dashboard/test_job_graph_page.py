@@ -51,6 +51,7 @@ def test_the_page_shows_the_graph(api: Served, browser: Browser) -> None:
         "scored": {"sink": "KafkaSink", "topics": ["cards"], "operators": [judge], "outputs": ["scores"]},
         "totals": {"sink": "KafkaSink", "topics": ["cards", "x" * 249], "state": ["aggregate"], "outputs": ["sums"]},
     }
+    queries["totals"]["interval_ms"] = 30_000
     file = EventFile()
     file.start(1, queries=queries)
     file.write_event("lag", query="scored", topics={"cards": 4321}, partitions={})
@@ -71,7 +72,8 @@ def test_the_page_shows_the_graph(api: Served, browser: Browser) -> None:
         assert "judge&lt;b&gt;" in drawing
         assert "judge<b>" not in drawing
         assert 'columns · 250 determinants <span class="rate">25 /s</span>' in drawing
-        assert "state: aggregate" in drawing
+        assert "state: aggregate · every 30 s</small>" in drawing
+        assert drawing.count("every") == 1
     with api.client() as admin:
         graph = admin.get(f"/jobs/{job}/graph").raise_for_status().json()
     assert [node["id"] for node in graph["nodes"] if node["kind"] == "operator"] == ["operator:scored:judge<b>"]

@@ -154,6 +154,7 @@ def test_records_that_wait_without_an_epoch_are_a_stall(
     ("stats", "stalled"),
     [
         ({"waits_s": 30, "slow_epoch_ms": 100.0}, True),
+        ({"waits_s": 30, "slow_epoch_ms": 100.0, "interval_ms": 60_000}, False),  # its next epoch is not due
         ({"waits_s": 30, "slow_epoch_ms": 20_000.0}, False),  # its epochs take that long, the other's do not
         ({"waits_s": 1, "slow_epoch_ms": 100.0}, False),  # its first record for an hour
         ({"waits_s": None, "slow_epoch_ms": 100.0}, False),

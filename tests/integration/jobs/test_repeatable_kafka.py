@@ -201,12 +201,12 @@ def test_a_minimum_interval_replaces_the_wait(
 
 def test_the_setting_is_checked_and_the_session_keeps_its_own(spark: SparkSession) -> None:
     setting = "spark.clonos.longPollMs"
-    with repeatable_kafka.long_polls(spark, interval_ms=0):
+    with repeatable_kafka.long_polls(spark):
         assert repeatable_kafka.long_poll_option(spark) == {"longPollMs": "600000"}
     assert repeatable_kafka.long_poll_option(spark) == {"longPollMs": "0"}
     spark.conf.set(setting, "200ms")
     try:
-        with repeatable_kafka.long_polls(spark, interval_ms=0), pytest.raises(SpecError, match="without a unit"):
+        with repeatable_kafka.long_polls(spark), pytest.raises(SpecError, match="without a unit"):
             repeatable_kafka.long_poll_option(spark)
         assert spark.conf.get(setting) == "200ms"
     finally:

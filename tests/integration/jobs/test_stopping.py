@@ -104,3 +104,41 @@ def test_an_epoch_that_does_not_finish_in_time_is_reported_and_replayed(
     assert not published(kafka, job)
     run_job(job.function, name, code="1")
     assert published(kafka, job) == ALL
+
+
+def test_each_sink_begins_its_epochs_at_its_own_interval(
+    spark: SparkSession, kafka: KafkaSettings, make_topic: MakeTopic, name: str, tmp_path: Path
+) -> None:
+    """While one sink waits for an hour, the other publishes; a stop waits for neither, and a start continues both."""
+    source, often, rarely = make_topic(1, "in"), make_topic(1, "often"), make_topic(1, "rarely")
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(source).select("value")
+        ctx.sink(rows, topic=often, name="often", every="0s")
+        ctx.sink(rows, topic=rarely, name="rarely")
+
+    def feed(*numbers: int) -> None:
+        producer = Producer(client_config(kafka))
+        for number in numbers:
+            producer.produce(source, f"r{number}", partition=0)
+        assert producer.flush(30) == 0
+
+    def words(topic: str) -> Counter[str]:
+        return Counter((record.value() or b"").decode() for record in read_committed(kafka, topic))
+
+    options = RunOptions(checkpoint=str(tmp_path / "checkpoint"))
+    first, both = Counter({"r0": 1}), Counter({"r0": 1, "r1": 1})
+    feed(0)
+    thread = DriverThread(spark, kafka, function, name, options, interval="1h")
+    thread.await_(lambda: words(often) == words(rarely) == first, "both have published the first record")
+    feed(1)
+    thread.await_(lambda: words(often) == both, "the sink without an interval has published the second record")
+    assert words(rarely) == first
+    thread.driver.stop()
+    thread.join(60)
+    assert thread.failure is None
+    thread = DriverThread(spark, kafka, function, name, options, interval="1h")
+    thread.await_(lambda: words(rarely) == both, "the other sink has published the second record")
+    thread.driver.stop()
+    thread.join(60)
+    assert words(often) == both

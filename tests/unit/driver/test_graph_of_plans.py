@@ -52,7 +52,9 @@ def query(plan: Nodes, *, name: str = "out", columns: tuple[str, ...] = ("value"
     analyzed = SimpleNamespace(toJSON=lambda: json.dumps(plan))
     execution = SimpleNamespace(analyzed=lambda: analyzed)
     frame = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: execution), columns=list(columns))
-    return SimpleNamespace(name=name, frame=frame, sink=SimpleNamespace(topic=topic, publishes_dead_letters=True))
+    return SimpleNamespace(
+        name=name, frame=frame, interval_ms=0, sink=SimpleNamespace(topic=topic, publishes_dead_letters=True)
+    )
 
 
 @pytest.fixture(autouse=True)

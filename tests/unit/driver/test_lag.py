@@ -141,6 +141,19 @@ def test_a_kafka_that_does_not_answer_is_polled_as_usual(kafka: Kafka) -> None:
     assert kafka.poll() == [{"t": 3}]
 
 
+@pytest.mark.parametrize(("waited_s", "stalled"), [(90, []), (110, ["often"]), (170, ["often", "rarely"])])
+def test_the_interval_of_a_query_is_not_a_stall(waited_s: float, stalled: list[str]) -> None:
+    stalls: list[str] = []
+    meter = LagMeter(
+        OffsetClient(KafkaSettings()), lambda *_: None, stalled=lambda query, _s: stalls.append(query), stalled_s=100.0
+    )
+    for name, interval_s in (("often", 0.0), ("rarely", 60.0)):
+        meter.note_start(name, {}, interval_s)
+        meter._waiting_since[name] = time.monotonic() - waited_s
+    meter._check_stalls()
+    assert stalls == stalled
+
+
 def test_a_query_whose_jvm_does_not_answer_is_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Py4J waits without a limit for a JVM that is frozen."""
     monkeypatch.setattr(lag, "_TIMEOUT_S", 0.01)

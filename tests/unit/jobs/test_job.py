@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -250,6 +251,20 @@ def test_job_that_loses_dead_letters_is_refused() -> None:
     ctx.queries.append(Query(cast("Any", object()), cast("Any", None)))
     with pytest.raises(SpecError, match="No sink gets all poison records for 'dead'"):
         ctx.check_dead_letters()
+
+
+@pytest.mark.parametrize(
+    ("every", "problem"),
+    [("30", "unit"), (30, "unit"), ("-1s", "unit"), ("8d", "604800000"), ("soon", "unit")],
+)
+def test_a_wrong_interval_of_a_sink_is_refused(every: Any, problem: str) -> None:
+    sink, frame = (
+        SimpleNamespace(name="out", output_mode="append", delivery="exactly-once"),
+        SimpleNamespace(isStreaming=True),
+    )
+    with pytest.raises(SpecError, match="The sink 'out' has every=") as refused:
+        context(job(name="a")(lambda ctx: None)).add(cast("Any", sink), cast("Any", frame), every=every)
+    assert problem in refused.value.what
 
 
 def test_unknown_connector_error_names_the_installed_ones() -> None:
