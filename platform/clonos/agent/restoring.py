@@ -10,30 +10,26 @@ It shows each driver, also one on a host that was considered lost, that the requ
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
-from clonos.driver import stored_savepoint
-from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner, check_checkpoint, text_in
+from clonos.driver import savepoint
+from clonos.driver.checkpoint_owner import OWNER_FILE, JobOwner, check_checkpoint
 from clonos.driver.driver import default_checkpoint
-from clonos.driver.savepoint import MANIFEST, check_restore, read_savepoint, restore_savepoint, take_savepoint
-from clonos.errors import CheckpointUnwritable, ClonosError, SavepointMissing, SpecError, WouldPublishAgain
+from clonos.errors import CheckpointUnwritable, ClonosError, WouldPublishAgain
 from clonos.jobs.cluster import ClusterSpec
-from clonos.jobs.locations import is_path, locate
+from clonos.jobs.locations import locate
 from clonos.jobs.spec import JobSpec, read_spec
 from clonos.log.claiming import require_own
 from clonos.log.control import ControlState, known_control
 from clonos.log.platform_identity import Platform
 from clonos.settings import Settings
 from clonos.spark.file_systems import file_systems
-from clonos.spark.stored_files import StoredFolder
+from clonos.spark.stored_files import Folder
 from clonos.telemetry.driver_events import Failed
 from clonos.telemetry.events import Events
 
@@ -51,8 +47,8 @@ def _allow_all(epochs: Mapping[str, int]) -> None:
 
 
 def restore(
-    checkpoint: str,
-    location: str,
+    target: Folder,
+    location: Folder,
     epoch: int | None,
     request_key: str,
     allow: Callable[[Mapping[str, int]], None] = _allow_all,
@@ -61,8 +57,10 @@ def restore(
 ) -> None:
     """Restore a checkpoint. The replaced one stays beside it, as ``….before-<request_key>``, until the next restore.
 
+    On S3 no rename moves the checkpoint aside in one step. Each step is repeated after a crash.
+
     Args:
-        checkpoint: Location of the job's checkpoint.
+        target: The job's checkpoint.
         location: A savepoint; or the checkpoint itself, to return to one of its epochs.
         epoch: Epoch to return to; None with a savepoint.
         request_key: Idempotency key of the request.
@@ -73,74 +71,32 @@ def restore(
     Raises:
         CheckpointForeign: The checkpoint belongs to another job or subject, or the savepoint to another subject.
         JobForeign: The checkpoint belongs to another platform.
-        SpecError: The checkpoint is not a mounted folder.
         SavepointMissing: There is no such savepoint, or the checkpoint no longer has the epoch.
         CheckpointUnwritable: The checkpoint cannot be written.
         WouldPublishAgain: Raised by `allow`.
     """
-    target = _folder(checkpoint)
-    check_checkpoint(text_in(target), owner, checkpoint)
-    previous = target.with_name(f"{target.name}{_PREVIOUS_SUFFIX}{request_key}")
-    if previous.exists() and (target / MANIFEST).is_file():
-        return  # executed already; the job may have continued from it
-    from_itself = _folder(location) == target
-    if from_itself:
-        epochs = _retained_epochs(previous if previous.exists() else target, epoch)
-    else:
-        epochs = read_savepoint(location).epochs
-        check_restore(location, checkpoint, owner)
-    allow(epochs)
-    try:
-        if not previous.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists():
-                target.rename(previous)
-            else:
-                previous.mkdir()
-    except OSError as error:
-        raise CheckpointUnwritable(f"The checkpoint {checkpoint} cannot be moved aside: {error}.") from error
-    if from_itself:
-        take_savepoint(str(previous), str(target), owner=owner, epochs=epochs, as_checkpoint=True)
-    else:
-        restore_savepoint(location, str(target), owner)
-    _empty_older(target, previous)
-
-
-def restore_stored(
-    target: StoredFolder,
-    location: StoredFolder,
-    epoch: int | None,
-    request_key: str,
-    allow: Callable[[Mapping[str, int]], None] = _allow_all,
-    *,
-    owner: JobOwner,
-) -> None:
-    """As `restore`, if the checkpoint or the savepoint is on HDFS, S3 or another file system of Hadoop.
-
-    On S3 no rename moves the checkpoint aside in one step. Each step is repeated after a crash.
-    """
     try:
         check_checkpoint(target.read_text(OWNER_FILE), owner, target.location)
         previous = target.at(f"{target.location}{_PREVIOUS_SUFFIX}{request_key}")
-        moved = stored_savepoint.is_moved(previous)
-        if moved and target.exists(MANIFEST):
+        moved = savepoint.is_moved(previous)
+        if moved and target.exists(savepoint.MANIFEST):
             return  # executed already; the job may have continued from it
         from_itself = locate(location.location) == locate(target.location)
         if from_itself:
-            epochs = stored_savepoint.retained_epochs(previous if moved else target, epoch)
+            epochs = savepoint.retained_epochs(previous if moved else target, epoch)
         else:
-            epochs = stored_savepoint.read(location).epochs
-            stored_savepoint.check_restore(location, target, owner)
+            epochs = savepoint.read(location).epochs
+            savepoint.check_restore(location, target, owner)
         allow(epochs)
-        stored_savepoint.move_aside(target, previous)
+        savepoint.move_aside(target, previous)
         if from_itself:
-            stored_savepoint.take(previous, target, owner=owner, epochs=epochs, as_checkpoint=True)
+            savepoint.take(previous, target, owner=owner, epochs=epochs, as_checkpoint=True)
         else:
-            stored_savepoint.restore(location, target, owner)
-        if stored_savepoint.has_checkpoint(previous):  # otherwise the older one is still the way back
+            savepoint.restore(location, target, owner)
+        if savepoint.has_checkpoint(previous):  # otherwise the older one is still the way back
             for older in target.siblings(_PREVIOUS_SUFFIX):
                 if older.location != previous.location:
-                    stored_savepoint.empty(older)
+                    savepoint.empty(older)
     except OSError as error:
         raise CheckpointUnwritable(f"The checkpoint {target.location} cannot be replaced: {error}.") from error
 
@@ -154,34 +110,6 @@ def require_unpublished(state: ControlState, epochs: Mapping[str, int]) -> None:
                 f"The causal log has epoch {newest} of {query}, which a start from epoch {epochs.get(query, -1)} "
                 "would publish again."
             )
-
-
-def _retained_epochs(checkpoint: Path, epoch: int | None) -> dict[str, int]:
-    """Query → the epoch, which each query of a checkpoint must still have."""
-    queries = [path for path in checkpoint.iterdir() if (path / "metadata").is_file()] if checkpoint.is_dir() else []
-    if epoch is None or not queries or not all((query / "commits" / str(epoch)).is_file() for query in queries):
-        raise SavepointMissing(f"The checkpoint {checkpoint} holds no epoch {epoch} (any more).")
-    return {query.name: epoch for query in queries}
-
-
-def _empty_older(target: Path, newest: Path) -> None:
-    """Free the space of the previous checkpoints of older requests; the next restore retries a failed removal."""
-    if not any(newest.iterdir()):
-        return  # there was no previous checkpoint, so that the older one is still the way back
-    for folder in target.parent.glob(f"{glob.escape(target.name)}{_PREVIOUS_SUFFIX}*"):
-        if folder != newest:
-            for path in folder.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-
-
-def _folder(location: str) -> Path:
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file"):
-        raise SpecError(f"{location} is not a mounted folder, so no savepoint can be copied to it.")
-    return Path(unquote(parts.path) if parts.scheme else location).absolute()
 
 
 def main(
@@ -215,11 +143,8 @@ def main(
 
     number = None if epoch == _NO_EPOCH else int(epoch)
     try:
-        if is_path(checkpoint) and is_path(location):
-            restore(checkpoint, location, number, request_key, allow, owner=owner)
-        else:
-            with file_systems(_storage_conf(job, command), (checkpoint, location), settings) as folder:
-                restore_stored(folder(checkpoint), folder(location), number, request_key, allow, owner=owner)
+        with file_systems(_storage_conf(job, command), (checkpoint, location), settings) as folder:
+            restore(folder(checkpoint), folder(location), number, request_key, allow, owner=owner)
     except ClonosError as error:
         driver_events = Events(job.name, Path(events))
         driver_events.emit(Failed.of(error))

@@ -14,11 +14,9 @@ from typing import Any
 import msgspec
 
 from clonos.audit.output_audit import audit_output
-from clonos.driver import stored_savepoint
+from clonos.driver import savepoint
 from clonos.driver.checkpoint_owner import JobOwner
-from clonos.driver.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
-from clonos.jobs.locations import is_path
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.resources.verification import MOST_FAULTS, Verification, VerifyTask
@@ -44,16 +42,10 @@ def _execute(task: HostTask) -> dict[str, Any]:
         raise SpecError(f"The task {task.kind} lacks {', '.join(missing)}.")
     locations = [task.arguments[name] for name in names if name != "job"]
     owner = JobOwner(task.arguments["job"], tuple(task.arguments.get("subjects", ())))
-    if not all(map(is_path, locations)):
-        with file_systems(task.arguments.get("sparkConf", {}), locations) as folder:
-            folders = [folder(location) for location in locations]
-            if task.kind == "savepoint":
-                return stored_savepoint.take(*folders, owner=owner)._asdict()
-            stored_savepoint.delete(folders[0], owner)
-            return {}
-    if task.kind == "savepoint":
-        return take_savepoint(*locations, owner=owner)._asdict()
-    delete_savepoint(locations[0], owner)
+    with file_systems(task.arguments.get("sparkConf", {}), locations) as folder:
+        if task.kind == "savepoint":
+            return savepoint.take(*map(folder, locations), owner=owner)._asdict()
+        savepoint.delete(folder(locations[0]), owner)
     return {}
 
 

@@ -9,9 +9,7 @@ writes its owner file; a copy does not contain the file.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -201,26 +199,6 @@ def check_above(texts: Iterable[str | None], owner: JobOwner, location: str) -> 
     for file in filter(None, map(read_owner, texts)):
         if file.savepoint or not file.belongs_to(owner):
             raise CheckpointForeign(f"The directory {location} is inside of {file.described}.")
-
-
-def text_in(folder: Path) -> str | None:
-    """The content of the owner file in a folder of this host; None if there is none."""
-    try:
-        return (folder / OWNER_FILE).read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def texts_above(folder: Path) -> list[str | None]:
-    """The contents of the owner files in the folders above `folder`, which need not exist; links are followed.
-
-    A file that this user may not read counts as missing.
-    """
-    texts = []
-    for parent in folder.resolve().parents:
-        with contextlib.suppress(PermissionError):
-            texts.append(text_in(parent))
-    return texts
 
 
 def _named(owner: JobOwner) -> str:

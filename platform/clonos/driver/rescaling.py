@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time
-from clonos.driver.stored_savepoint import files_of_epoch
+from clonos.driver.savepoint import files_of_epoch
 from clonos.errors import CheckpointDamaged, CheckpointUnwritable, EpochFailed, RescaleRefused
 from clonos.extend.sink import DeliveryMode
 from clonos.faults import reach

@@ -1,28 +1,23 @@
 """Savepoints: copies of a job's checkpoint at finished epochs, taken while the job runs.
 
-Spark writes every file of a checkpoint once, under a unique name, and removes it some hundred epochs later. So the
-files of the newest committed epoch are first linked into a directory beside them, which takes milliseconds. They are
-then copied from there, however long that takes. Unlike the barrier snapshots of Flink (Carbone et al., "Lightweight
-Asynchronous Snapshots for Distributed Dataflows", 2015) this needs no marker in the stream: the end of a micro-batch
-is already a consistent point.
+Spark writes every file of a checkpoint once, under a unique name, and removes it some hundred epochs later. On a
+mounted file system the files of an epoch are first linked into a directory beside them, which takes milliseconds, and
+then copied from there, however long that takes. HDFS and S3 have no links: a copy that took too long is refused. It is
+complete if the epoch's log entries are still there at its end, because Spark removes state no earlier than these.
+Unlike the barrier snapshots of Flink (Carbone et al., "Lightweight Asynchronous Snapshots for Distributed Dataflows",
+2015) this needs no marker in the stream: the end of a micro-batch is already a consistent point.
 
-A savepoint has the layout of a checkpoint, and a manifest ``savepoint.json``.
+A savepoint has the layout of a checkpoint, and a manifest ``savepoint.json``, which is written last. A folder that is
+being written has a file ``.draft``: a rename is not a single step on S3.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
 import re
-import shutil
-import stat
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from clonos.driver.checkpoint_owner import (
     OWNER_FILE,
@@ -31,14 +26,16 @@ from clonos.driver.checkpoint_owner import (
     check_checkpoint,
     check_savepoint,
     owner_text,
-    text_in,
-    texts_above,
 )
-from clonos.errors import CheckpointDamaged, CheckpointUnwritable, SavepointMissing, SpecError
+from clonos.errors import CheckpointUnwritable, SavepointMissing, SpecError
+from clonos.spark.stored_files import Folder
 
 MANIFEST: Final = "savepoint.json"
-LOGS: Final = ("offsets", "commits")
-VERSIONED: Final = re.compile(r"(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)$")
+_LOGS: Final = ("offsets", "commits")
+_VERSIONED: Final = re.compile(r"(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)$")
+_DRAFT: Final = ".draft"
+_MOVED: Final = ".moved"
+_Kind = TypeVar("_Kind", bound=Folder)
 
 
 class Copied(NamedTuple):
@@ -48,84 +45,87 @@ class Copied(NamedTuple):
     size_bytes: int  # size of all files
 
 
-def take_savepoint(
-    checkpoint: str,
-    target: str,
+def take(
+    source: _Kind,
+    target: _Kind,
     *,
     owner: JobOwner,
-    epochs: dict[str, int] | None = None,
+    epochs: Mapping[str, int] | None = None,
     as_checkpoint: bool = False,
 ) -> Copied:
-    """Copy `checkpoint` (path or ``file:`` URI) to `target`, which must not exist.
+    """Copy a checkpoint to a folder that must not exist.
 
     Args:
-        checkpoint: A job's checkpoint location; its job may run.
-        target: Location of the savepoint; it appears there complete or not at all.
+        source: A job's checkpoint; its job may run.
+        target: The savepoint; it is complete, or not a savepoint.
         owner: The job.
         epochs: Query → retained epoch to copy; default: the newest committed epoch.
         as_checkpoint: The copy becomes the checkpoint of the job, and is not a savepoint.
 
     Raises:
-        SpecError: A location is not a mounted directory, or `target` exists.
+        SpecError: The target exists.
         CheckpointForeign: The checkpoint belongs to another job or subject, or `target` is inside of another folder of
             a job.
         CheckpointDamaged: The checkpoint has a link or another file that is not regular.
         SavepointMissing: There is no checkpoint, or it no longer holds an epoch of `epochs`.
-        CheckpointUnwritable: `target` cannot be written.
+        CheckpointUnwritable: The target cannot be written.
     """
-    source, destination = _folder(checkpoint), _folder(target)
-    if destination.exists():
-        raise SpecError(f"{target} already exists.", hint="choose another name for the savepoint.")
-    check_checkpoint(text_in(source), owner, checkpoint)
-    check_above(texts_above(destination), owner, target)
-    queries = (
-        sorted(entry.name for entry in source.iterdir() if (entry / "metadata").is_file()) if source.is_dir() else []
-    )
-    if not queries:
-        raise SavepointMissing(f"{checkpoint} holds no checkpoint of a job.")
-    links = source / f".savepoint-{uuid.uuid4().hex[:12]}"
-    draft = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}")
     try:
-        copied = {query: _link(source / query, links / query, (epochs or {}).get(query)) for query in queries}
-        size = sum(_copy(links / query, draft / query) for query in queries)
-        (draft / OWNER_FILE).write_text(owner_text(owner, savepoint=not as_checkpoint))
-        (draft / MANIFEST).write_text(json.dumps({"epochs": copied, "size_bytes": size}))
-        _sync(draft)
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        draft.rename(destination)
+        if _is_taken(target):
+            raise SpecError(f"{target.location} already exists.", hint="choose another name for the savepoint.")
+        check_checkpoint(source.read_text(OWNER_FILE), owner, source.location)
+        check_above(target.texts_above(OWNER_FILE), owner, target.location)
+        files = source.files()
+        queries = _queries(files)
+        if not queries:
+            raise SavepointMissing(f"{source.location} holds no checkpoint of a job.")
+        copied: dict[str, int] = {}
+        names: list[str] = []
+        for query in queries:
+            copied[query], selected = files_of_epoch(files, query, (epochs or {}).get(query))
+            names += selected
+        with source.held(names) as held, _draft(target):
+            held.copy(target, names)
+            for query, newest in copied.items():
+                if newest >= 0 and not all(held.exists(f"{query}/{log}/{newest}") for log in _LOGS):
+                    raise SavepointMissing(
+                        f"Epoch {newest} of {query} was removed while it was being copied; try again."
+                    )
+            content = Copied(copied, sum(files[name] for name in names))
+            _complete(target, owner_text(owner, savepoint=not as_checkpoint), content)
     except OSError as error:
-        raise CheckpointUnwritable(f"The savepoint {target} cannot be written: {error}.") from error
-    finally:
-        shutil.rmtree(links, ignore_errors=True)
-        shutil.rmtree(draft, ignore_errors=True)
-    return Copied(copied, size)
+        raise CheckpointUnwritable(f"The savepoint {target.location} cannot be written: {error}.") from error
+    return content
 
 
-def read_savepoint(location: str) -> Copied:
-    """Read the manifest of the savepoint at `location`: the newest epoch of each query, and the size in bytes.
+def read(location: Folder) -> Copied:
+    """Read the manifest of a savepoint: the newest epoch of each query, and the size in bytes.
 
     Raises:
         SavepointMissing: There is no savepoint.
     """
     try:
-        manifest = json.loads((_folder(location) / MANIFEST).read_text())
+        text = location.read_text(MANIFEST)
+        if text is None:
+            raise SavepointMissing(f"{location.location} holds no savepoint.")
+        manifest = json.loads(text)
         return Copied(manifest["epochs"], manifest["size_bytes"])
     except (OSError, ValueError, KeyError) as error:
-        raise SavepointMissing(f"{location} holds no savepoint: {error}.") from error
+        raise SavepointMissing(f"{location.location} holds no savepoint: {error}.") from error
 
 
-def check_restore(location: str, checkpoint: str, owner: JobOwner) -> None:
-    """Refuse to start `owner` from the folder at `location`, or to restore into `checkpoint`, if one is another's.
+def check_restore(location: _Kind, checkpoint: _Kind, owner: JobOwner) -> None:
+    """Refuse to start `owner` from a folder, or to restore into `checkpoint`, if one is another's.
 
     Raises:
         CheckpointForeign: `location` is not a savepoint of the owner, or `checkpoint` is inside of another folder.
     """
-    check_savepoint(text_in(_folder(location)), owner, location)
-    check_above(texts_above(_folder(checkpoint)), owner, checkpoint)
+    check_savepoint(location.read_text(OWNER_FILE), owner, location.location)
+    check_above(checkpoint.texts_above(OWNER_FILE), owner, checkpoint.location)
 
 
-def restore_savepoint(location: str, checkpoint: str, owner: JobOwner) -> Copied:
-    """Copy a savepoint to the location `checkpoint`, from which a job then starts.
+def restore(location: _Kind, checkpoint: _Kind, owner: JobOwner) -> Copied:
+    """Copy a savepoint to the folder `checkpoint`, from which a job then starts.
 
     A repeated call has no further effect.
 
@@ -134,29 +134,28 @@ def restore_savepoint(location: str, checkpoint: str, owner: JobOwner) -> Copied
         CheckpointForeign: The savepoint belongs to another subject, or `checkpoint` is inside of another folder.
         CheckpointUnwritable: `checkpoint` cannot be written, or exists and is not a restored savepoint.
     """
-    source, destination = _folder(location), _folder(checkpoint)
-    content = read_savepoint(location)
-    check_restore(location, checkpoint, owner)
-    if destination.exists():
-        if (destination / MANIFEST).is_file():
-            return content  # restored by an earlier call; the job may already have continued from it
-        raise CheckpointUnwritable(
-            f"{checkpoint} already exists and did not come from a savepoint.", hint="choose another checkpoint."
-        )
-    draft = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}")
+    content = read(location)
     try:
-        _copy(source, draft)
-        (draft / OWNER_FILE).write_text(owner_text(owner))
-        _sync(draft)
-        draft.rename(destination)
+        check_restore(location, checkpoint, owner)
+        if checkpoint.exists(MANIFEST):
+            return content  # restored by an earlier call; the job may already have continued from it
+        if _is_taken(checkpoint):
+            raise CheckpointUnwritable(
+                f"{checkpoint.location} already exists and did not come from a savepoint.",
+                hint="choose another checkpoint.",
+            )
+        with _draft(checkpoint):
+            names = [name for name in location.files() if name not in (MANIFEST, OWNER_FILE) and not _is_hidden(name)]
+            missing = location.copy(checkpoint, names)
+            if missing:
+                raise SavepointMissing(f"{location.location} lost {missing[0]} while it was being copied.")
+            _complete(checkpoint, owner_text(owner), content)
     except OSError as error:
-        raise CheckpointUnwritable(f"{checkpoint} cannot be written: {error}.") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        raise CheckpointUnwritable(f"{checkpoint.location} cannot be written: {error}.") from error
     return content
 
 
-def delete_savepoint(location: str, owner: JobOwner) -> None:
+def delete(location: Folder, owner: JobOwner) -> None:
     """Remove a savepoint. A repeated call has no further effect.
 
     Raises:
@@ -164,129 +163,122 @@ def delete_savepoint(location: str, owner: JobOwner) -> None:
         CheckpointForeign: It belongs to another subject, or is a checkpoint.
         CheckpointUnwritable: The savepoint cannot be removed.
     """
-    folder = _folder(location)
-    if not folder.exists():
-        return
-    read_savepoint(location)
-    check_savepoint(text_in(folder), owner, location)
     try:
-        removed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-        folder.rename(removed)
-        shutil.rmtree(removed)
+        if not location.exists():
+            return
+        read(location)
+        check_savepoint(location.read_text(OWNER_FILE), owner, location.location)
+        for query in {name.partition("/")[0] for name in location.files() if "/" in name}:
+            location.delete(query)
+        location.delete()  # the manifest last, so that a repeated call finds it
     except OSError as error:
-        raise CheckpointUnwritable(f"The savepoint {location} cannot be removed: {error}.") from error
+        raise CheckpointUnwritable(f"The savepoint {location.location} cannot be removed: {error}.") from error
 
 
-def _folder(location: str) -> Path:
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file"):
-        raise SpecError(
-            f"{location} is not a mounted directory: savepoints are copies of files.",
-            hint="name a path that every host has mounted.",
-        )
-    return Path(unquote(parts.path) if parts.scheme else location).absolute()
+def move_aside(folder: _Kind, previous: _Kind) -> None:
+    """Move a checkpoint to `previous`, where it has the file ``.moved`` at the end. A repeated call continues."""
+    if not previous.exists(_MOVED):
+        if folder.exists():
+            if folder.is_store_of_objects or previous.exists():
+                folder.copy(previous, list(folder.files()))
+                folder.delete(MANIFEST)  # the rest of a checkpoint is not taken for a restored savepoint
+            else:
+                folder.rename(previous)
+        previous.write_text(_MOVED, "")
+    if not folder.exists(MANIFEST):
+        folder.delete()
 
 
-def _link(source: Path, target: Path, epoch: int | None) -> int:
-    """Link one query's files of all epochs up to `epoch`, default the newest committed one; returns that epoch."""
-    committed = _epochs(source / "commits")
+def is_moved(previous: Folder) -> bool:
+    """Whether a checkpoint was moved to `previous`, or there was none to move."""
+    # Where a rename is one step, it may have happened without the file: before a crash, or in an earlier version.
+    return previous.exists(_MOVED) or (not previous.is_store_of_objects and previous.exists())
+
+
+def has_checkpoint(previous: Folder) -> bool:
+    """Whether there was a checkpoint to move."""
+    return any(name != _MOVED for name in previous.files())
+
+
+def empty(previous: Folder) -> None:
+    """Remove what a moved checkpoint holds; the file that shows the move stays."""
+    for name in {name.partition("/")[0] for name in previous.files()} - {_MOVED}:
+        previous.delete(name)
+
+
+def retained_epochs(checkpoint: Folder, epoch: int | None) -> dict[str, int]:
+    """Query → the epoch, which each query of a checkpoint must still have.
+
+    Raises:
+        SavepointMissing: A query does not have it.
+    """
+    files = checkpoint.files()
+    queries = _queries(files)
+    if epoch is None or not queries or not all(f"{query}/commits/{epoch}" in files for query in queries):
+        raise SavepointMissing(f"The checkpoint {checkpoint.location} holds no epoch {epoch} (any more).")
+    return dict.fromkeys(queries, epoch)
+
+
+def _queries(files: Collection[str]) -> list[str]:
+    folders = (name.removesuffix("/metadata") for name in files if name.endswith("/metadata"))
+    return sorted(folder for folder in folders if "/" not in folder)
+
+
+def files_of_epoch(files: Mapping[str, int], query: str, epoch: int | None) -> tuple[int, list[str]]:
+    """The epoch to copy of one query, default the newest committed one, and the files that it needs.
+
+    Args:
+        files: Path in the checkpoint → size, of all files.
+        query: Name of the query.
+        epoch: A committed epoch.
+
+    Raises:
+        SavepointMissing: The checkpoint does not have the epoch.
+    """
+    own = [name for name in files if name.startswith(f"{query}/") and not _is_hidden(name)]
+    committed = sorted(int(name) for path in own if (name := path.removeprefix(f"{query}/commits/")).isdigit())
     if epoch is not None and epoch not in committed:
-        raise SavepointMissing(
-            f"Epoch {epoch} of {source.name} is not retained; {committed[:1]} to {committed[-1:]} are."
-        )
+        raise SavepointMissing(f"Epoch {epoch} of {query} is not retained; {committed[:1]} to {committed[-1:]} are.")
     newest = epoch if epoch is not None else max(committed, default=-1)
-    target.mkdir(parents=True)
-    _link_file(source / "metadata", target / "metadata")
-    for log in LOGS:
-        (target / log).mkdir()
-        for logged in _epochs(source / log):
-            if logged <= newest:
-                _link_file(source / log / str(logged), target / log / str(logged))
-    for folder in ("sources", "state"):
-        for file in _files(source / folder):
-            version = VERSIONED.fullmatch(file.name)
-            # The state after epoch e is version e + 1.
-            if version is None or int(version[1]) <= newest + 1:
-                _link_file(file, target / file.relative_to(source))
-    missing = [log for log in LOGS if newest >= 0 and not (target / log / str(newest)).is_file()]
-    if missing:
-        raise SavepointMissing(f"Epoch {newest} of {source.name} was removed while it was being copied; try again.")
-    return newest
+    return newest, [name for name in own if _belongs(name.removeprefix(f"{query}/"), newest)]
 
 
-def _epochs(log: Path) -> list[int]:
-    return sorted(int(file.name) for file in log.iterdir() if file.name.isdigit()) if log.is_dir() else []
+def _belongs(name: str, newest: int) -> bool:
+    """Whether a file of a query's checkpoint belongs to the epochs up to `newest`."""
+    folder, _, rest = name.partition("/")
+    if folder in _LOGS:
+        return rest.isdigit() and int(rest) <= newest
+    if folder in ("sources", "state"):
+        version = _VERSIONED.fullmatch(rest.rpartition("/")[2].removesuffix(".crc"))
+        return version is None or int(version[1]) <= newest + 1  # the state after epoch e is version e + 1
+    return name == "metadata"
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    if folder.is_symlink():
-        raise _not_regular(folder)
-    for parent, folders, names in os.walk(folder):
-        for name in folders:
-            if Path(parent, name).is_symlink():
-                raise _not_regular(Path(parent, name))
-        # The name of a file that is being written starts with a dot.
-        yield from (Path(parent, name) for name in names if not name.startswith("."))
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
-def _link_file(source: Path, target: Path) -> None:
-    """Link a file and Hadoop's checksum of it; neither if Spark has removed the file with its epoch."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for file, link in ((source, target), (_checksum(source), _checksum(target))):
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(file.lstat().st_mode):
-                raise _not_regular(file)
-            try:
-                os.link(file, link, follow_symlinks=False)
-            except FileNotFoundError:
-                raise
-            except OSError:
-                _copy_file(file, link)  # a file system without links
+def _is_taken(folder: Folder) -> bool:
+    """Whether a folder exists that is not the rest of an interrupted copy."""
+    return folder.exists() and (folder.exists(MANIFEST) or not folder.exists(_DRAFT))
 
 
-def _checksum(file: Path) -> Path:
-    return file.with_name(f".{file.name}.crc")
-
-
-def _copy(source: Path, target: Path) -> int:
-    size = 0
-    for file in _files(source):
-        if file == source / OWNER_FILE:
-            continue  # the copy has an owner file of its own
-        copy = target / file.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        _copy_file(file, copy)
-        if _checksum(file).exists():
-            _copy_file(_checksum(file), _checksum(copy))
-        size += copy.stat().st_size
-    return size
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """Copy a regular file. A link may lead to a file that is not the job's, and a pipe would block."""
+@contextlib.contextmanager
+def _draft(folder: Folder) -> Iterator[None]:
+    """Mark a folder as incomplete inside the context, and remove it after an error."""
+    folder.delete()
+    folder.write_text(_DRAFT, "")
     try:
-        handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _not_regular(source) from error
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.delete()
         raise
-    with os.fdopen(handle, "rb") as content:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise _not_regular(source)
-        with target.open("xb") as copy:
-            shutil.copyfileobj(content, copy)
+    folder.delete(_DRAFT)
+    folder.sync()
 
 
-def _not_regular(file: Path) -> CheckpointDamaged:
-    return CheckpointDamaged(f"{file} is not a regular file or folder.", hint="remove it: Spark writes no links.")
-
-
-def _sync(folder: Path) -> None:
-    """Sync all files and directories to the disk: a savepoint must survive a crash of the host."""
-    for parent, _, names in os.walk(folder):
-        for name in (*names, "."):
-            handle = os.open(Path(parent, name), os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+def _complete(folder: Folder, owner: str, content: Copied) -> None:
+    folder.write_text(OWNER_FILE, owner)
+    folder.sync()  # the manifest must not survive a crash of the host without the files
+    folder.write_text(MANIFEST, json.dumps(content._asdict()))

@@ -1,4 +1,4 @@
-"""A JVM with Hadoop's file systems and without a Spark session, for a process that copies files of HDFS or S3."""
+"""The file systems of checkpoints, for a process without a Spark session: a JVM if one is HDFS or S3."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any, Final
 from pyspark import SparkContext
 
 from clonos.embedded.jars import ensure_jars
+from clonos.jobs.locations import is_path
 from clonos.settings import Settings
 from clonos.spark.internals import set_login_user
 from clonos.spark.java import LOCAL_FILE_SYSTEM
 from clonos.spark.jvm import launch_gateway
+from clonos.spark.local_folder import LocalFolder
 from clonos.spark.session import has_account
 from clonos.spark.storage import storage_jars
-from clonos.spark.stored_files import StoredFolder
+from clonos.spark.stored_files import Folder, StoredFolder
 
 _HADOOP: Final = "spark.hadoop."
 _HEAP_MB: Final = 512
@@ -25,8 +27,8 @@ _HEAP_MB: Final = 512
 @contextmanager
 def file_systems(
     conf: Mapping[str, str], locations: Collection[str], settings: Settings | None = None
-) -> Iterator[Callable[[str], StoredFolder]]:
-    """Start a JVM, and stop it at the end of the context.
+) -> Iterator[Callable[[str], Folder]]:
+    """Open the file systems of some locations. If not all are mounted, a JVM runs until the end of the context.
 
     Args:
         conf: A Spark configuration; settings that begin with ``spark.hadoop.`` are Hadoop's.
@@ -40,6 +42,9 @@ def file_systems(
         JarsUnavailable: The jars cannot be downloaded.
         EnvironmentFault: The JVM does not start.
     """
+    if all(map(is_path, locations)):
+        yield LocalFolder
+        return
     settings = settings or Settings()
     jars = ensure_jars(settings)
     chosen = {f"{_HADOOP}fs.file.impl": LOCAL_FILE_SYSTEM, **conf}

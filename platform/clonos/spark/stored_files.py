@@ -1,10 +1,13 @@
-"""Files and folders of Hadoop's file systems, such as HDFS and S3, for savepoints and rehearsals."""
+"""Files and folders of Hadoop's file systems, such as HDFS and S3, for savepoints and rehearsals.
+
+On a mounted file system, `clonos.spark.local_folder` does the same without a JVM.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self
 
 from py4j.protocol import Py4JJavaError
 
@@ -12,6 +15,27 @@ _ABORTABLE: Final = "fs.capability.outputstream.abortable"
 _DEEPEST_CAUSE: Final = 10
 # Of HDFS and of object stores.
 _DENIED: Final = frozenset({"AccessControlException", "AccessDeniedException"})
+
+
+class Folder(Protocol):
+    """A folder with a checkpoint or savepoint: a `StoredFolder` or a `LocalFolder`; `StoredFolder` has the meanings."""
+
+    location: str
+
+    @property
+    def is_store_of_objects(self) -> bool: ...  # noqa: D102
+    def at(self, location: str) -> Self: ...  # noqa: D102
+    def files(self) -> dict[str, int]: ...  # noqa: D102
+    def exists(self, name: str = "") -> bool: ...  # noqa: D102
+    def read_text(self, name: str) -> str | None: ...  # noqa: D102
+    def texts_above(self, name: str) -> list[str | None]: ...  # noqa: D102
+    def write_text(self, name: str, text: str) -> None: ...  # noqa: D102
+    def copy(self, target: Self, names: Collection[str]) -> list[str]: ...  # noqa: D102
+    def held(self, names: Collection[str]) -> contextlib.AbstractContextManager[Self]: ...  # noqa: D102
+    def sync(self) -> None: ...  # noqa: D102
+    def delete(self, name: str = "") -> None: ...  # noqa: D102
+    def rename(self, target: Self) -> None: ...  # noqa: D102
+    def siblings(self, suffix: str) -> list[Self]: ...  # noqa: D102
 
 
 class StoredFolder:
@@ -97,6 +121,14 @@ class StoredFolder:
             missing: str = self._jvm.clonos.StoredFiles.copy(source, into, "\n".join(names), self._conf)
         return missing.splitlines()
 
+    @contextlib.contextmanager
+    def held(self, names: Collection[str]) -> Iterator[Self]:
+        """Yield a folder with the files. They may be removed meanwhile: these file systems have no links."""
+        yield self
+
+    def sync(self) -> None:
+        """Do nothing: a written file survives the crash of a host."""
+
     def delete(self, name: str = "") -> None:
         """Remove the folder, or a file or folder in it, if it exists."""
         with _hadoop_errors():
@@ -113,8 +145,9 @@ class StoredFolder:
         """The folders whose name begins with this one's name and `suffix`."""
         own = str(self._folder.getName())
         with _hadoop_errors():
-            paths = [status.getPath() for status in self._fs.listStatus(self._folder.getParent())]
-        return [self.at(str(path.toString())) for path in paths if path.getName().startswith(f"{own}{suffix}")]
+            names = [str(status.getPath().getName()) for status in self._fs.listStatus(self._folder.getParent())]
+        # Not Hadoop's own spelling of the locations: callers compare them with others of theirs.
+        return [self.at(f"{self.location}{name[len(own) :]}") for name in names if name.startswith(f"{own}{suffix}")]
 
     def _in(self, name: str) -> Any:
         return self._path(self._folder, name) if name else self._folder

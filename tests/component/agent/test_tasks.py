@@ -8,12 +8,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from clonos.agent.restoring import require_unpublished, restore
+from clonos.agent import restoring
+from clonos.agent.restoring import require_unpublished
 from clonos.agent.task_process import execute
+from clonos.driver import savepoint
 from clonos.driver.checkpoint_owner import (
     OWNER_FILE,
     JobOwner,
@@ -21,13 +24,12 @@ from clonos.driver.checkpoint_owner import (
     check_checkpoint,
     encode,
     read_owner,
-    text_in,
 )
-from clonos.driver.savepoint import take_savepoint
 from clonos.errors import CheckpointForeign, JobForeign, SavepointMissing, SpecError, WouldPublishAgain
 from clonos.log.control import ControlState
 from clonos.log.platform_identity import Platform
 from clonos.resources.hosts import HostTask
+from clonos.spark.local_folder import LocalFolder
 from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
 from component.agent.hosts import ThreadAgent, run_spec
@@ -44,6 +46,18 @@ def checkpoint(folder: Path, epochs: int, query: str = "q") -> Path:
             (folder / query / log / str(epoch)).write_text(f"{log} {epoch}")
     (folder / query / "metadata").write_text("{}")
     return folder
+
+
+def restore(target: Path | str, location: Path | str, *arguments: Any, owner: JobOwner) -> None:
+    restoring.restore(LocalFolder(str(target)), LocalFolder(str(location)), *arguments, owner=owner)
+
+
+def take_savepoint(checkpoint: Path, target: Path, owner: JobOwner) -> None:
+    savepoint.take(LocalFolder(str(checkpoint)), LocalFolder(str(target)), owner=owner)
+
+
+def text_in(folder: Path) -> str | None:
+    return LocalFolder(str(folder)).read_text(OWNER_FILE)
 
 
 def epochs_of(folder: Path) -> list[str]:
@@ -64,10 +78,10 @@ def test_the_checkpoint_of_another_job_is_neither_copied_nor_rewound(tmp_path: P
     assert taken.failure is not None
     assert taken.failure.error == "checkpoint-foreign"
     with pytest.raises(CheckpointForeign, match="is the checkpoint of theirs, not the checkpoint of mine"):
-        restore(str(location), str(location), 0, "w1", owner=JobOwner("mine"))
+        restore(location, str(location), 0, "w1", owner=JobOwner("mine"))
     assert epochs_of(theirs) == ["0", "1", "2"]
     assert not (tmp_path / "copy").exists()
-    restore(str(theirs), str(theirs), 0, "w1", owner=JobOwner("theirs"))
+    restore(theirs, str(theirs), 0, "w1", owner=JobOwner("theirs"))
     assert epochs_of(theirs) == ["0"]
 
 
@@ -91,12 +105,12 @@ def test_the_savepoint_of_another_subject_is_neither_copied_nor_changed_nor_dele
     own = checkpoint(tmp_path / "mallory", 2)
     assert stolen("savepoint", location=str(own), target=f"{link}/m-b/1") == "checkpoint-foreign"
     with pytest.raises(CheckpointForeign, match=r"is a savepoint of alice-job \(alice\), not a savepoint of m-b"):
-        restore(str(tmp_path / "m-b"), link, None, "w1", owner=JobOwner("m-b", ("mallory",)))
+        restore(tmp_path / "m-b", link, None, "w1", owner=JobOwner("m-b", ("mallory",)))
     assert sorted(path.relative_to(saved) for path in saved.rglob("*")) == before
     assert not (tmp_path / "m-b.before-w1").exists()
     # Another job of the owner starts from it, and owner files do not come along.
     target = tmp_path / "next"
-    restore(str(target), str(saved), None, "w1", owner=JobOwner("alice-next", ("alice",)))
+    restore(target, str(saved), None, "w1", owner=JobOwner("alice-next", ("alice",)))
     check_checkpoint(text_in(target), JobOwner("alice-next", ("alice",)), str(target))
     with pytest.raises(CheckpointForeign, match="is a savepoint of alice-job"):
         check_checkpoint(text_in(saved), alice, str(saved))  # not even of its own job
@@ -107,8 +121,8 @@ def test_the_same_name_of_another_subject_is_another_job(tmp_path: Path) -> None
     theirs = checkpoint(tmp_path / "theirs", 3)
     (theirs / OWNER_FILE).write_text('{"job": "orders", "subject": "ada", "lineage": 1}')
     with pytest.raises(CheckpointForeign, match=r"is the checkpoint of orders \(ada\), not the checkpoint of orders"):
-        restore(str(theirs), str(theirs), 1, "w1", owner=JobOwner("orders", ("bob",)))
-    restore(str(theirs), str(theirs), 1, "w1", owner=JobOwner("orders", ("root", "ada")))
+        restore(theirs, str(theirs), 1, "w1", owner=JobOwner("orders", ("bob",)))
+    restore(theirs, str(theirs), 1, "w1", owner=JobOwner("orders", ("root", "ada")))
     file = read_owner(text_in(theirs))
     assert file is not None
     assert (file.subject, file.savepoint) == ("root", False)
@@ -123,10 +137,10 @@ def test_a_checkpoint_of_another_control_plane_needs_an_adoption(tmp_path: Path)
     (folder / OWNER_FILE).write_text(encode(file))
     for other in (west, home):
         with pytest.raises(JobForeign, match=r"the checkpoint of orders of the control plane at https://east; this is"):
-            restore(str(folder), str(folder), 1, "w1", owner=JobOwner("orders", ("ada",), other))
+            restore(folder, str(folder), 1, "w1", owner=JobOwner("orders", ("ada",), other))
     assert epochs_of(folder) == ["0", "1", "2"]
     assert read_owner(text_in(folder)) == file
-    restore(str(folder), str(folder), 1, "w1", owner=JobOwner("orders", ("ada",), west, adopt=True))
+    restore(folder, str(folder), 1, "w1", owner=JobOwner("orders", ("ada",), west, adopt=True))
     assert epochs_of(folder) == ["0", "1"]
     check_checkpoint(text_in(folder), JobOwner("orders", ("ada",), west), str(folder))
     with pytest.raises(JobForeign, match="job start orders --adopt"):
@@ -134,7 +148,7 @@ def test_a_checkpoint_of_another_control_plane_needs_an_adoption(tmp_path: Path)
     check_checkpoint(text_in(folder), JobOwner("orders", ("ada",)), str(folder))  # an agent of an older version
     # Savepoints are handed over: they name no platform.
     take_savepoint(str(folder), str(tmp_path / "saved"), owner=JobOwner("orders", ("ada",), west))
-    restore(str(tmp_path / "east"), str(tmp_path / "saved"), None, "w1", owner=JobOwner("orders", ("ada",), east))
+    restore(tmp_path / "east", str(tmp_path / "saved"), None, "w1", owner=JobOwner("orders", ("ada",), east))
     copied = read_owner(text_in(tmp_path / "east"))
     assert copied is not None
     assert copied.platform == east
@@ -220,11 +234,13 @@ def test_only_the_newest_previous_checkpoint_remains(tmp_path: Path) -> None:
     other = checkpoint(tmp_path / "job-2.before-w1", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     for request_key in ("w1", "w2", "w3"):
-        restore(str(job), str(saved), None, request_key, owner=JobOwner("orders"))
+        restore(job, str(saved), None, request_key, owner=JobOwner("orders"))
         assert epochs_of(tmp_path / f"job.before-{request_key}") == (
             ["0", "1"] if request_key != "w1" else [str(n) for n in range(5)]
         )
-    assert [list((tmp_path / f"job.before-{request_key}").iterdir()) for request_key in ("w1", "w2")] == [[], []]
+    assert [[file.name for file in (tmp_path / f"job.before-{key}").iterdir()] for key in ("w1", "w2")] == [
+        [".moved"]
+    ] * 2
     assert epochs_of(other) == ["0", "1"]  # another job's
     checkpoint(job, 7)
     restore(
@@ -243,30 +259,30 @@ def test_restore_refuses_to_publish_logged_epochs_again(tmp_path: Path) -> None:
         require_unpublished(state, epochs)
 
     with pytest.raises(WouldPublishAgain):
-        restore(str(job), str(job), 2, "w1", allow, owner=JobOwner("orders"))
+        restore(job, str(job), 2, "w1", allow, owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1", "2", "3", "4"]  # nothing has changed
     assert not (tmp_path / "job.before-w1").exists()
-    restore(str(job), str(job), 4, "w2", allow, owner=JobOwner("orders"))
+    restore(job, str(job), 4, "w2", allow, owner=JobOwner("orders"))
     state.committed["q"] = 9  # the job continued from there; a restart of its driver repeats the request
-    restore(str(job), str(job), 4, "w2", allow, owner=JobOwner("orders"))
+    restore(job, str(job), 4, "w2", allow, owner=JobOwner("orders"))
     assert checked == [{"q": 2}, {"q": 4}]
     saved = checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     with pytest.raises(WouldPublishAgain):
-        restore(str(job), str(saved), None, "w3", allow, owner=JobOwner("orders"))
-    restore(str(job), str(saved), None, "w3", owner=JobOwner("orders"))
+        restore(job, str(saved), None, "w3", allow, owner=JobOwner("orders"))
+    restore(job, str(saved), None, "w3", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1"]
 
 
 def test_restore_to_an_epoch_of_the_same_checkpoint(tmp_path: Path) -> None:
     job = checkpoint(tmp_path / "job", 5)
     for _ in range(2):
-        restore(str(job), f"file://{job}", 2, "w1", owner=JobOwner("orders"))
+        restore(job, f"file://{job}", 2, "w1", owner=JobOwner("orders"))
         assert epochs_of(job) == ["0", "1", "2"]
     with pytest.raises(SavepointMissing):
-        restore(str(job), str(job), 7, "w2", owner=JobOwner("orders"))
+        restore(job, str(job), 7, "w2", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1", "2"]  # nothing has changed
-    restore(str(job), str(job), 1, "w2", owner=JobOwner("orders"))
+    restore(job, str(job), 1, "w2", owner=JobOwner("orders"))
     assert epochs_of(job) == ["0", "1"]
     with pytest.raises(SpecError):
         restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1", owner=JobOwner("orders"))

@@ -630,7 +630,7 @@ def test_services_in_plain_udfs_are_refused(
         records = ctx.source(source).select(pickled(word).alias("key"), vectorised(word).alias("value"))
         ctx.sink(records, topic=out, name="out")
 
-    with pytest.raises(OperatorRequired, match="no Clonos operator") as refused:
+    with pytest.raises(OperatorRequired, match="not a Clonos operator") as refused:
         run_job(job, name, params={"calls": str(tmp_path / "calls")})
     assert "clonos.operator" in refused.value.hint
     assert read_committed(kafka, out) == []

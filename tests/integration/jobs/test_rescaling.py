@@ -24,13 +24,14 @@ from test_replay import MakeTopic, published
 
 import clonos
 from clonos import faults
+from clonos.driver import savepoint
 from clonos.driver.checkpoint_owner import JobOwner
-from clonos.driver.savepoint import restore_savepoint, take_savepoint
 from clonos.errors import RescaleRefused, RestartsExhausted
 from clonos.faults import RESCALE_POINTS
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from clonos.spark.local_folder import LocalFolder
 from clonos.testing.harness import eventually
 
 KEYS = 7
@@ -283,8 +284,9 @@ def test_a_savepoint_is_restored_with_other_partitions(
 ) -> None:
     fed.feed()
     run("counted", 2)
-    take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / "savepoint"), owner=JobOwner(name))
-    restore_savepoint(str(tmp_path / "savepoint"), str(tmp_path / "restored"), JobOwner(name))
+    saved = LocalFolder(str(tmp_path / "savepoint"))
+    savepoint.take(LocalFolder(str(tmp_path / "checkpoint")), saved, owner=JobOwner(name))
+    savepoint.restore(saved, LocalFolder(str(tmp_path / "restored")), JobOwner(name))
     fed.feed()
     out = run("counted", 6, checkpoint="restored", new_lineage=True)
     assert [event["partitions"] for event in run_job.events_of("rescaled")] == [6]

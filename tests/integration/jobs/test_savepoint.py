@@ -13,13 +13,15 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
+from clonos.driver import savepoint
 from clonos.driver.checkpoint_owner import JobOwner
-from clonos.driver.savepoint import Copied, restore_savepoint, take_savepoint
+from clonos.driver.savepoint import Copied
 from clonos.errors import CheckpointForeign
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from clonos.spark.local_folder import LocalFolder
 from clonos.testing.harness import read_committed
 
 MakeTopic = Callable[..., str]
@@ -40,6 +42,14 @@ def counting(source: str, out: str, *, per_epoch: int | None = None) -> JobFunct
         ctx.sink(row, topic=out, name="out", mode="update")
 
     return define
+
+
+def take_savepoint(checkpoint: Path, target: Path, job: str) -> Copied:
+    return savepoint.take(LocalFolder(str(checkpoint)), LocalFolder(str(target)), owner=JobOwner(job))
+
+
+def restore_savepoint(location: Path, checkpoint: Path, job: str) -> None:
+    savepoint.restore(LocalFolder(str(location)), LocalFolder(str(checkpoint)), JobOwner(job))
 
 
 def totals(kafka: KafkaSettings, topic: str) -> dict[str, int]:
@@ -75,21 +85,17 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
         # Output may be visible before Spark has committed its epoch.
         newest = max((int(file.name) for file in commits.glob("[0-9]*")), default=-1)
         if len(read_committed(kafka, out)) > len(taken) * 8 and newest > (taken[-1].epochs["out"] if taken else -1):
-            taken.append(
-                take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / f"kept-{len(taken)}"), owner=JobOwner(name))
-            )
+            taken.append(take_savepoint(tmp_path / "checkpoint", tmp_path / f"kept-{len(taken)}", name))
         running.join(0.05)
     assert not failed, failed
     assert totals(kafka, out) == Counter(words(120))
-    epochs = [savepoint.epochs["out"] for savepoint in taken]
+    epochs = [copied.epochs["out"] for copied in taken]
     assert len(epochs) > 3
     assert epochs == sorted(set(epochs))
     # Each savepoint is complete: another job, with an empty log, continues its counts.
     for number in (1, len(taken) - 1):
         elsewhere = make_topic(1, "out")
-        restore_savepoint(
-            str(tmp_path / f"kept-{number}"), str(tmp_path / f"from-{number}"), JobOwner(f"{name}-{number}")
-        )
+        restore_savepoint(tmp_path / f"kept-{number}", tmp_path / f"from-{number}", f"{name}-{number}")
         run_job(counting(source, elsewhere), f"{name}-{number}", new_lineage=True, checkpoint=f"from-{number}")
         assert totals(kafka, elsewhere).items() <= Counter(words(120)).items()
         assert totals(kafka, elsewhere) or epochs[number] == max(epochs)
@@ -102,16 +108,16 @@ def test_a_return_to_a_savepoint_publishes_again_once_and_only_on_request(
     source, out = make_topic(2, "in"), make_topic(1, "out")
     feed(kafka, source, words(10))
     run_job(counting(source, out), name)
-    kept = str(tmp_path / "kept")
-    take_savepoint(str(tmp_path / "checkpoint"), kept, owner=JobOwner(name))
+    kept = tmp_path / "kept"
+    take_savepoint(tmp_path / "checkpoint", kept, name)
     feed(kafka, source, words(10, start=10))
     run_job(counting(source, out), name)
     before = len(read_committed(kafka, out))
     # Without a new lineage the log decides: the job replays the epochs whose plans it holds, and publishes nothing.
-    restore_savepoint(kept, str(tmp_path / "again"), JobOwner(name))
+    restore_savepoint(kept, tmp_path / "again", name)
     run_job(counting(source, out), name, checkpoint="again")
     assert len(read_committed(kafka, out)) == before
-    restore_savepoint(kept, str(tmp_path / "back"), JobOwner(name))
+    restore_savepoint(kept, tmp_path / "back", name)
     run_job(counting(source, out), name, checkpoint="back", new_lineage=True, request_key="back-to-kept")
     after = len(read_committed(kafka, out))
     assert after > before

@@ -11,8 +11,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from clonos.driver.checkpoint import CheckpointDirectory, unusable
-from clonos.driver.checkpoint_owner import OWNER_FILE, texts_above
+from clonos.driver.checkpoint_owner import OWNER_FILE
 from clonos.errors import CheckpointUnavailable, CheckpointUnwritable, EpochFailed
+from clonos.spark.local_folder import LocalFolder
 from clonos.spark.stored_files import StoredFolder
 
 
@@ -132,6 +133,20 @@ def test_owner_files_are_read_up_to_the_root_of_any_file_system() -> None:
         assert folder.texts_above(OWNER_FILE) == [None, None]  # the root of the file system is refused
 
 
+@pytest.mark.parametrize("location", ["/jobs/one/out", "hdfs:///jobs/one/out", "file:///jobs/one/out"])
+def test_folders_beside_one_have_its_spelling(location: str) -> None:
+    """Hadoop's own has a scheme and a host: a restore took its newest replaced checkpoint for an older one."""
+    names = ("out", "out.before-one", "out.before-two", "other.before-one")
+    found = [SimpleNamespace(getPath=lambda name=name: SimpleNamespace(getName=lambda: name)) for name in names]
+    _, folder = stored(Store(), location)
+    folder._folder = SimpleNamespace(getName=lambda: "out", getParent=lambda: "/jobs/one")
+    folder._fs = SimpleNamespace(listStatus=lambda _folder: found)
+    assert [beside.location for beside in folder.siblings(".before-")] == [
+        f"{location}.before-one",
+        f"{location}.before-two",
+    ]
+
+
 def test_a_refusal_above_a_local_checkpoint_counts_as_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "one" / "out"
     place.mkdir(parents=True)
@@ -146,7 +161,7 @@ def test_a_refusal_above_a_local_checkpoint_counts_as_no_file(tmp_path: Path, mo
         return read_text(file, **options)
 
     monkeypatch.setattr(Path, "read_text", refusing)
-    for texts in (directory.texts_above(OWNER_FILE), texts_above(place)):
+    for texts in (directory.texts_above(OWNER_FILE), LocalFolder(str(place)).texts_above(OWNER_FILE)):
         assert [text for text in texts if text] == ["text"]
 
 
