@@ -123,7 +123,7 @@ class StoredFolder:
 
     @contextlib.contextmanager
     def held(self, names: Collection[str]) -> Iterator[Self]:
-        """Yield a folder with the files. They may be removed meanwhile: these file systems have no links."""
+        """Yield a folder with the files. They may be removed before the end: these file systems have no links."""
         yield self
 
     def sync(self) -> None:
