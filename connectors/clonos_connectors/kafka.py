@@ -117,7 +117,7 @@ class KafkaSource:
         self._offsets: OffsetClient | None = None
 
     def topics(self) -> frozenset[str]:
-        """The topics that the source reads; empty for a pattern."""
+        """Return the topics that the source reads; empty for a pattern."""
         return frozenset(self._topics)
 
     def check(self, kafka: KafkaSettings) -> None:
@@ -171,7 +171,7 @@ class KafkaSource:
         return "subscribe", ",".join(self._topics)
 
     def _whole_pattern(self, spark: SparkSession) -> str:
-        """A pattern for names that match the user's pattern and are not the platform's."""
+        """Return a pattern for names that match the user's pattern and are not the platform's."""
         pattern = self._pattern or ""
         whole = f"^(?!clonos\\.)(?:{pattern})$"
         for text in (pattern, whole):  # a pattern may be valid only alone, or only as a part
@@ -183,7 +183,7 @@ class KafkaSource:
         return whole
 
     def _starting_json(self, spark: SparkSession, kafka: KafkaSettings) -> str:
-        """The start offsets of all partitions as JSON; a partition without one starts at the earliest (-2)."""
+        """Return the start offsets of all partitions as JSON; a partition without one starts at the earliest (-2)."""
         starting = self._starting if not isinstance(self._starting, str) else {}
         partitions = _metadata(kafka)
         topics: Iterable[str] = self._topics
@@ -199,12 +199,12 @@ class KafkaSource:
         return json.dumps(offsets)
 
     def _matching(self, spark: SparkSession, kafka: KafkaSettings, topics: Iterable[str]) -> list[str]:
-        """The topics of the pattern."""
+        """Return the topics of the pattern."""
         matcher = java_pattern(spark, self._whole_pattern(spark))
         return _not_internal(kafka, [topic for topic in topics if matcher.matcher(topic).matches()])
 
     def _read(self, progress: Progress) -> Progress:
-        """The progress of this source within a query's; for a pattern, all of it."""
+        """Return the progress of this source within a query's; for a pattern, all of it."""
         return {
             topic: partitions
             for topic, partitions in progress.items()

@@ -80,7 +80,7 @@ _R = TypeVar("_R")
 def _typed(
     method: Callable[Concatenate[CheckpointDirectory, _P], _R],
 ) -> Callable[Concatenate[CheckpointDirectory, _P], _R]:
-    """A method whose errors of the file system are `CheckpointUnavailable` or `EpochFailed`."""
+    """Return a method whose errors of the file system are `CheckpointUnavailable` or `EpochFailed`."""
 
     @functools.wraps(method)
     def typed(self: CheckpointDirectory, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
@@ -179,15 +179,15 @@ class CheckpointDirectory:
         return CheckpointDamaged(f"{self.location}/{name} is missing, truncated or not written by Spark.", hint=hint)
 
     def offsets(self) -> list[int]:
-        """The epochs that have an entry in the offset log, ascending."""
+        """Return the epochs that have an entry in the offset log, ascending."""
         return self._epochs("offsets")
 
     def commits(self) -> list[int]:
-        """The epochs that have an entry in the commit log, ascending."""
+        """Return the epochs that have an entry in the commit log, ascending."""
         return self._epochs("commits")
 
     def read_offsets(self, epoch: int) -> str | None:
-        """The offset-log entry of `epoch`, verbatim; None if there is none."""
+        """Return the offset-log entry of `epoch`, verbatim; None if there is none."""
         return self._read("offsets", epoch)
 
     @_typed
@@ -210,12 +210,12 @@ class CheckpointDirectory:
             stream.close()
 
     def read_text(self, name: str) -> str | None:
-        """The content of a file in the directory; None if there is none."""
+        """Return the content of a file in the directory; None if there is none."""
         return self._read(name)
 
     @_typed
     def texts_above(self, name: str) -> list[str | None]:
-        """The contents of the files `name` in the directories above this one, whether it exists or not.
+        """Return the contents of the files `name` in the directories above this one, whether it exists or not.
 
         A file that the file system refuses to read counts as missing: a user may have rights below a prefix only.
         """
@@ -281,7 +281,7 @@ class CheckpointDirectory:
         return True
 
     def settings(self) -> dict[str, str]:
-        """The Spark setting with the number of shuffle partitions of the query's newest epoch, so that a restart
+        """Return the Spark setting with the number of shuffle partitions of the query's newest epoch, so that a restart
         keeps the number.
 
         Spark itself restores the number only for a query with state.
@@ -357,7 +357,7 @@ def _readable_text(file: Path) -> str | None:
 
 
 def unusable(location: str, error: Py4JJavaError | OSError) -> CheckpointUnavailable | CheckpointUnwritable:
-    """The typed error of an access to the checkpoint `location` that failed."""
+    """Return the typed error of an access to the checkpoint `location` that failed."""
     if isinstance(error, OSError):
         away, reason = error.errno in _AWAY_ERRORS, str(error)
     else:
@@ -368,7 +368,9 @@ def unusable(location: str, error: Py4JJavaError | OSError) -> CheckpointUnavail
 
 
 def replay_from(epoch: int) -> str:
-    """The hint for a damaged checkpoint file: how the plans in the causal log, from `epoch` on, can replace it."""
+    """Return the hint for a damaged checkpoint file: how the plans in the causal log, from `epoch` on, can replace
+    it.
+    """
     return (
         f"restore it from a copy; or remove commits/{epoch} and any later commits: if the log still holds their plans "
         f"(it retains at least {RETAINED_EPOCHS}), these epochs are replayed and publish nothing twice."
@@ -394,7 +396,7 @@ def _is_entry(text: str) -> bool:
 
 
 def epoch_time(entry: str) -> int:
-    """The timestamp of the epoch in an offset-log entry, in ms since 1970."""
+    """Return the timestamp of the epoch in an offset-log entry, in ms since 1970."""
     return int(json.loads(entry.splitlines()[1])["batchTimestampMs"])
 
 
@@ -541,7 +543,8 @@ def reconcile(
 
 
 def next_plan(query: str, committed: int, state: ControlState) -> Plan | None:
-    """The plan of the epoch that follows `committed`, the newest one that the checkpoint has; None: it is not planned.
+    """Return the plan of the epoch that follows `committed`, the newest one that the checkpoint has; None: it is not
+    planned.
 
     Raises:
         CheckpointOutdated: As of `reconcile`.

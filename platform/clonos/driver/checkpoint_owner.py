@@ -134,12 +134,12 @@ class CheckpointOwner:
 
 
 def encode(file: OwnerFile) -> str:
-    """The text of an owner file."""
+    """Return the text of an owner file."""
     return msgspec.json.encode(file).decode()
 
 
 def owner_text(owner: JobOwner, *, savepoint: bool = False) -> str:
-    """The text of the owner file of a new folder of `owner`. Any platform may start from a savepoint."""
+    """Return the text of the owner file of a new folder of `owner`. Any platform may start from a savepoint."""
     platform = None if savepoint else owner.platform
     subject = owner.subjects[0] if owner.subjects else ""
     return encode(OwnerFile(owner.job, subject, savepoint=savepoint, platform=platform))

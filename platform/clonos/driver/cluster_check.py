@@ -221,7 +221,7 @@ def check_executors(
 
 
 def _with_host(failure: Exception, run: Callable[[], object]) -> str:
-    """The text of a failure with the host of a task: Spark omits it for tasks with a barrier."""
+    """Return the text of a failure with the host of a task: Spark omits it for tasks with a barrier."""
     try:
         run()
     except Exception as again:
@@ -230,14 +230,14 @@ def _with_host(failure: Exception, run: Callable[[], object]) -> str:
 
 
 def driver_facts() -> ExecutorFacts:
-    """The versions of the driver."""
+    """Return the versions of the driver."""
     return ExecutorFacts(
         "driver", platform.node(), pyspark.__version__, "", python=platform.python_version(), clonos=version(_OWN)
     )
 
 
 def differences(facts: Collection[ExecutorFacts], driver: ExecutorFacts) -> list[str]:
-    """What the executors lack, and what differs from the driver, as sentences."""
+    """Return what the executors lack, and what differs from the driver, as sentences."""
     problems = []
     for fact in _in_order(facts):
         for what, own, expected in (
@@ -253,7 +253,7 @@ def differences(facts: Collection[ExecutorFacts], driver: ExecutorFacts) -> list
 
 
 def unreadable_by(facts: Collection[ExecutorFacts], probe: str) -> list[str]:
-    """The executors that cannot read the probe file, as sentences."""
+    """Return the executors that cannot read the probe file, as sentences."""
     return [f"{fact.name} cannot read {probe}: {fact.unreadable}." for fact in _in_order(facts) if fact.unreadable]
 
 
@@ -262,7 +262,7 @@ def _in_order(facts: Collection[ExecutorFacts]) -> list[ExecutorFacts]:
 
 
 def report_of(facts: Collection[ExecutorFacts], driver: ExecutorFacts, problems: Collection[str]) -> ClusterReport:
-    """The versions and hosts, with `problems`."""
+    """Return the versions and hosts, with `problems`."""
     return ClusterReport(
         spark=_versions([driver.spark, *(fact.spark for fact in facts)]),
         java=_versions(fact.java for fact in facts),
@@ -282,7 +282,7 @@ def _minor(version_: str) -> str:
 
 
 def _failed(text: str) -> str:
-    """A sentence about a check whose task failed before it could report."""
+    """Return a sentence about a check whose task failed before it could report."""
     lost = _LOST_TASK.search(text)
     where = f"Executor {lost.group(2)} on {lost.group(1)}" if lost else "An executor"
     errors = [line for line in _PYTHON_ERROR.findall(text) if not line.startswith(("org.apache", "java."))]
@@ -325,7 +325,7 @@ def _parts(location: str) -> list[str]:
 
 @contextlib.contextmanager
 def probe_file(spark: SparkSession, location: str) -> Iterator[str]:
-    """A small file in a folder, which is created; yields the file's URI.
+    """Provide a small file in a folder, which is created; yields the file's URI.
 
     Raises:
         CheckpointUnwritable: It cannot be written.

@@ -23,8 +23,8 @@ _HARMLESS = ("spark.clonos.", "spark.driver.", "spark.executor.memory", "spark.u
 
 
 def code_parts(job: Job, conf: Mapping[str, str], cluster: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The parts of a job's code: name → hash or version. A parameter or setting that contains a secret is only named:
-    the causal log shows the parts, and a rotated secret is not a change of the code.
+    """Return the parts of a job's code: name → hash or version. A parameter or setting that contains a secret is only
+    named: the causal log shows the parts, and a rotated secret is not a change of the code.
 
     Args:
         job: The job, with the parameters of this run.
@@ -50,7 +50,7 @@ def code_parts(job: Job, conf: Mapping[str, str], cluster: Mapping[str, str] | N
 
 
 def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The names of the parts that differ, for messages; empty if `before` is unknown.
+    """Return the names of the parts that differ, for messages; empty if `before` is unknown.
 
     Example:
         >>> changed_parts({"job.py": "a", "package pandas": "2.2"}, {"job.py": "b", "package pandas": "2.3"})

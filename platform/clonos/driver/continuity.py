@@ -18,7 +18,7 @@ from clonos.resolve_command import resolve_command
 
 
 def known_sinks(state: ControlState) -> frozenset[str]:
-    """The sinks that have planned or committed an epoch in the newest lineage."""
+    """Return the sinks that have planned or committed an epoch in the newest lineage."""
     return frozenset(state.committed) | frozenset(query for query, _ in state.plans)
 
 

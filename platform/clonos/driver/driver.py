@@ -148,7 +148,7 @@ class Driver:
         return [running.stream for running in self._running if running.stream is not None]
 
     def busy(self) -> set[str]:
-        """The queries that have an epoch in progress."""
+        """Return the queries that have an epoch in progress."""
         return {running.query.name for running in self._running if running.runner.busy.locked()}
 
     def run_id(self, query: str) -> str | None:
@@ -222,7 +222,7 @@ class Driver:
         return context
 
     def checkpoints(self) -> dict[str, CheckpointDirectory]:
-        """The checkpoint of each query, by name."""
+        """Return the checkpoint of each query, by name."""
         return {query.name: self._directory(query) for query in self.queries}
 
     @property
@@ -230,7 +230,7 @@ class Driver:
         return Positions(self._context, self._directory)
 
     def _directory(self, query: Query) -> CheckpointDirectory:
-        """The checkpoint of a query; the object is kept, because its creation asks the JVM a dozen times."""
+        """Return the checkpoint of a query; the object is kept, because its creation asks the JVM a dozen times."""
         location = query.location(self._checkpoint)
         if location not in self._directories:
             self._directories[location] = CheckpointDirectory(self._spark, location)
@@ -314,7 +314,7 @@ class Driver:
             self._kafka_watch.stop()
 
     def _cause_of(self, failure: Exception) -> Exception:
-        """The failure, or `JvmExited` if it is one of the many symptoms of a JVM that exited."""
+        """Return the failure, or `JvmExited` if it is one of the many symptoms of a JVM that exited."""
         if (isinstance(failure, ClonosError) and not failure.retry) or alive(self._spark):
             return failure
         return jvm_exited(failure)
@@ -343,7 +343,7 @@ class Driver:
                 self._to(DriverState.STARTING)
 
     def _error_behind(self, error: ClonosError) -> ClonosError:
-        """The error behind a failure: an outage or a full disk, for example, have many symptoms.
+        """Return the error behind a failure: an outage or a full disk, for example, have many symptoms.
 
         Raises:
             Superseded: A takeover caused the failure.
@@ -629,7 +629,7 @@ class Driver:
             self._on_progress(query, self._positions.of_sources(progress))
 
     def _report_outage(self) -> None:
-        """WAITING while Kafka is away; the queries continue if it returns before Spark gives up."""
+        """Stay WAITING while Kafka is away; the queries continue if it returns before Spark gives up."""
         away = self._kafka_watch.is_away
         if away and self.state is DriverState.RUNNING:
             self._to(DriverState.WAITING)
@@ -732,7 +732,7 @@ class Driver:
 
 
 def jvm_exited(failure: Exception) -> JvmExited:
-    """The error of a driver whose JVM exited, with `failure` as its first symptom."""
+    """Return the error of a driver whose JVM exited, with `failure` as its first symptom."""
     symptom = failure.what if isinstance(failure, ClonosError) else f"{type(failure).__name__}: {failure}"
     lines = symptom.splitlines() or [""]
     return JvmExited(f"The driver's JVM exited, or its Spark context ended; first symptom: {lines[0][:200]}")

@@ -429,12 +429,12 @@ class EpochRunner:
         return planned._replace(input_slices=self._writer.lanes(planned.input_slices))
 
     def _resolution(self, epoch: int) -> Resolution | None:
-        """The user's decision about the epoch, if it was made for the code of this job."""
+        """Return the user's decision about the epoch, if it was made for the code of this job."""
         resolution = self._own.state.resolutions.get((self._query.name, epoch))
         return resolution if resolution is not None and resolution.code == self._job.code else None
 
     def _replayed_plan(self, plan: Plan, planned: Planned, entry: str) -> Plan:
-        """The log's plan, checked against Spark's plan and the job.
+        """Return the log's plan, checked against Spark's plan and the job.
 
         Raises:
             PlanRestored: Spark's offset-log entry differed; the plan's entry has replaced it.
@@ -536,21 +536,21 @@ class EpochRunner:
         return self._topic_ids.of(topics) if self._topic_ids is not None else {}
 
     def _source_ids(self, plan: Plan) -> str:
-        """The ids of the plan's source topics, as `clonos.TopicIds` reads them in tasks."""
+        """Return the ids of the plan's source topics, as `clonos.TopicIds` reads them in tasks."""
         known = self._own.state.topic_ids
         topics = sorted({part.topic for scan in plan.scans for part in scan} & known.keys())
         return ",".join(f"{topic}={known[topic]}" for topic in topics)
 
     def _finished_topics(self, planned: Planned) -> frozenset[str]:
-        """The epoch's topics that a pattern selects and the epoch reads to the end."""
+        """Return the epoch's topics that a pattern selects and the epoch reads to the end."""
         if not self._by_pattern:
             return frozenset()
         finished = finished_topics(self._spark, self._run_id)
         return finished & {part.topic for scan in planned.scans for part in scan}
 
     def _deleted_topics(self, topics: frozenset[str]) -> dict[str, str]:
-        """The topics of the epoch before that are not in this one, as the plan holds them: they were read to their end
-        and deleted.
+        """Return the topics of the epoch before that are not in this one, as the plan holds them: they were read to
+        their end and deleted.
 
         Args:
             topics: The topics in the offset-log entry of the epoch.
@@ -613,5 +613,5 @@ class EpochRunner:
 
 
 def _spans(**seconds: float) -> list[Span]:
-    """The phases of an epoch, as its event holds them."""
+    """Return the phases of an epoch, as its event holds them."""
     return [Span(name, round(duration * 1000, 1)) for name, duration in seconds.items()]

@@ -281,7 +281,7 @@ class ExactlyOnceQuery:
         return None if timeout is None else not self._thread.is_alive()
 
     def exception(self) -> ClonosError | None:
-        """The error of a query that failed; None if it runs, was stopped or has finished."""
+        """Return the error of a query that failed; None if it runs, was stopped or has finished."""
         if self._failure is None or isinstance(self._failure, ClonosError):
             return self._failure
         return ClonosError(f"{type(self._failure).__name__}: {self._failure}")
@@ -313,7 +313,7 @@ class _RecentEvents:
 
 
 def _kafka_cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
-    """The named Kafka cluster, or the settings'; waits until it answers."""
+    """Return the named Kafka cluster, or the settings'; wait until it answers."""
     settings = Settings()
     if kafka is None:
         return reachable_kafka(settings)
@@ -324,6 +324,6 @@ def _kafka_cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
 
 
 def _program_files(events: Path | None) -> dict[str, str]:
-    """The files of the program without its event file; empty in a notebook, which has no file to compare."""
+    """Return the files of the program without its event file; empty in a notebook, which has no file to compare."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return code_files(Path(file).resolve(), outputs=[events] if events else []) if file else {}

@@ -15,7 +15,7 @@ from clonos.log.records import Plan
 
 
 def finished_topics(state: ControlState, query: str, committed: int, deleted: Collection[str]) -> frozenset[str]:
-    """The topics among `deleted` that the query had read to their end when it last planned an epoch.
+    """Return the topics among `deleted` that the query had read to their end when it last planned an epoch.
 
     Args:
         state: The state of the causal log.

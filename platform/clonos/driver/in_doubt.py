@@ -40,7 +40,7 @@ class EpochInDoubt:
 
 
 def epochs_in_doubt(own: Ownership, committed: Mapping[str, int], sinks: Iterable[Sink]) -> list[EpochInDoubt]:
-    """The epochs in doubt, without rescales, which compute nothing.
+    """Return the epochs in doubt, without rescales, which compute nothing.
 
     Args:
         own: The claimed log.
@@ -81,7 +81,7 @@ def may_be_visible(own: Ownership, plan: Plan, sink: Sink) -> bool:
 def of_other_code(
     own: Ownership, epochs: Iterable[EpochInDoubt], code: str, requested: Collection[tuple[str, int]]
 ) -> list[EpochInDoubt]:
-    """The epochs that `code` may not replay: other code planned them, and no decision is recorded or requested.
+    """Return the epochs that `code` may not replay: other code planned them, and no decision is recorded or requested.
 
     Args:
         own: The claimed log.
@@ -112,7 +112,7 @@ def last_own(epochs: Iterable[EpochInDoubt], code: str) -> dict[str, int]:
 def code_changed(
     job: str, epochs: list[EpochInDoubt], code: str, codes: Mapping[str, Mapping[str, str]]
 ) -> CheckpointMismatch:
-    """The error about epochs in doubt that other code planned.
+    """Return the error about epochs in doubt that other code planned.
 
     Args:
         job: Name of the job.

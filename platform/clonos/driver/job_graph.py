@@ -49,12 +49,12 @@ _log = structlog.get_logger("clonos")
 
 
 def dead_letter_topics(graph: Graph, query: str) -> frozenset[str]:
-    """The topics to which a query publishes poison records."""
+    """Return the topics to which a query publishes poison records."""
     return frozenset(graph.get(query, GraphQuery()).dead_letters)
 
 
 def published_topics(graph: Graph, query: Query) -> frozenset[str]:
-    """The topics that a query is known to write, topics of poison records included."""
+    """Return the topics that a query is known to write, topics of poison records included."""
     topic = getattr(query.sink, "topic", None)
     named = frozenset({topic} if isinstance(topic, str) else ())
     return named | frozenset(graph.get(query.name, GraphQuery()).outputs) | dead_letter_topics(graph, query.name)
@@ -118,7 +118,7 @@ def _pattern(scan: StreamingScan) -> str:
 
 
 def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[GraphOperator]:
-    """The operators of a query, those nearest to the sources first."""
+    """Return the operators of a query, those nearest to the sources first."""
     operators: dict[str, GraphOperator] = {}
     for node in reversed(list(plan.all())):
         takes = next((takes for kind, takes in _TAKES.items() if node.kind.startswith(kind)), "columns")
@@ -134,12 +134,12 @@ def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[Gra
 
 
 def _times(node: PlanNode) -> list[Any]:
-    """The fields with the time mode of a processor, and with the timeout of a function with state."""
+    """Return the fields with the time mode of a processor, and with the timeout of a function with state."""
     return [node.fields.get("timeMode"), node.fields.get("timeout")]
 
 
 def _operator_names(plans: Sequence[PlanNode]) -> dict[tuple[str, int], str]:
-    """The operator of each Python function in the plans of a job: (name in plans, expression id) → operator.
+    """Return the operator of each Python function in the plans of a job: (name in plans, expression id) → operator.
 
     Several operators may have one name in plans. Spark numbers expressions in the order of the operators' uses. If a
     use is in no plan, its number is missing, and the name in plans stands for the operator.
@@ -167,7 +167,7 @@ def _operator_names(plans: Sequence[PlanNode]) -> dict[tuple[str, int], str]:
 
 
 def _state(node: PlanNode) -> str | None:
-    """What a node of Spark keeps state for; None: it keeps none, or it is an operator of Clonos."""
+    """Return what a node of Spark keeps state for; None: it keeps none, or it is an operator of Clonos."""
     step = _STATEFUL.get(node.kind)
     if step is None or any(True for _ in node.operators()):
         return None
@@ -176,7 +176,7 @@ def _state(node: PlanNode) -> str | None:
 
 
 def _topics(node: PlanNode) -> tuple[set[str], bool]:
-    """The topics that the column ``topic`` of a plan may contain, and whether these are all."""
+    """Return the topics that the column ``topic`` of a plan may contain, and whether these are all."""
     column = _column(node, "topic")
     if column is not None:
         value = column.children[0]
@@ -191,7 +191,7 @@ def _topics(node: PlanNode) -> tuple[set[str], bool]:
 
 
 def _fanned_out(plan: PlanNode) -> set[str]:
-    """The topics of the records of `clonos.fan_out`."""
+    """Return the topics of the records of `clonos.fan_out`."""
     topics: set[str] = set()
     for node in plan.all():
         column = _column(node, FANNED_OUT)
@@ -202,13 +202,13 @@ def _fanned_out(plan: PlanNode) -> set[str]:
 
 
 def _column(node: PlanNode, name: str) -> PlanNode | None:
-    """The expression of a column that a projection computes; None: the node computes no such column."""
+    """Return the expression of a column that a projection computes; None: the node computes no such column."""
     computed = (node.expression(nodes) for nodes in node.fields.get("projectList", []))
     return next((each for each in computed if each.kind == "Alias" and each.fields.get("name") == name), None)
 
 
 def _literals(expression: PlanNode) -> set[str] | None:
-    """The texts that an expression may result in; None: any."""
+    """Return the texts that an expression may result in; None: any."""
     match expression.kind:
         case "Literal":
             value = expression.fields.get("value")

@@ -204,7 +204,7 @@ def _unmoved(_query: str) -> bool:
 
 
 def furthest_behind(lag: dict[str, dict[int, int]], limit: int = _MAX_PARTITIONS) -> dict[str, dict[int, int]]:
-    """The `limit` partitions with the largest lag: topic → partition → unread records, without partitions that
+    """Return the `limit` partitions with the largest lag: topic → partition → unread records, without partitions that
     have no lag.
     """
     behind = [(records, topic, number) for topic, each in lag.items() for number, records in each.items() if records]

@@ -35,7 +35,7 @@ class Planned(NamedTuple):
 
 
 def contradictions(scans: Sequence[Sequence[InputSlice]], ends: Sequence[Progress]) -> list[str]:
-    """The partitions whose ranges do not end where Spark's offset-log entry ends.
+    """Return the partitions whose ranges do not end where Spark's offset-log entry ends.
 
     Another process may have replaced the entry since Spark planned the epoch.
 
@@ -121,7 +121,7 @@ def _slices(node: _Node) -> tuple[InputSlice, ...]:
 
 
 def _in_child(part: InputSlice, child: int) -> InputSlice:
-    """The slice, named after its child of a union: two shuffled children have the same hash partitions."""
+    """Return the slice, named after its child of a union: two shuffled children have the same hash partitions."""
     return (
         part
         if part.kind == "range"

@@ -34,7 +34,7 @@ class Positions:
         return epochs
 
     def interrupted(self) -> set[str]:
-        """The queries whose checkpoint has the offsets of an epoch that it has not committed."""
+        """Return the queries whose checkpoint has the offsets of an epoch that it has not committed."""
         queries = set()
         for query in self._context.queries:
             checkpoint = self._directory(query)
@@ -43,30 +43,30 @@ class Positions:
         return queries
 
     def next_start(self, query: Query) -> Progress:
-        """The start offsets of a query's next epoch: the end offsets of its newest commit."""
+        """Return the start offsets of a query's next epoch: the end offsets of its newest commit."""
         checkpoint = self._directory(query)
         commits = checkpoint.commits()
         entry = checkpoint.read_offsets(commits[-1]) if commits else None
         return progress_of(entry) if entry else {}
 
     def source_topics(self) -> frozenset[str]:
-        """The topics that the job's sources read now."""
+        """Return the topics that the job's sources read now."""
         return frozenset[str]().union(*(source.topics() for source in self._context.sources))
 
     def read_by(self, query: Query) -> set[str]:
-        """The topics that a query names, and the topics of its checkpoint's progress."""
+        """Return the topics that a query names, and the topics of its checkpoint's progress."""
         named = (topic for scan in streaming_scans(query.frame) for topic in scan.topics())
         return self.next_start(query).keys() | set(named)
 
     def topics(self) -> set[str]:
-        """The topics that the job reads, topics of the checkpoints' progress included."""
+        """Return the topics that the job reads, topics of the checkpoints' progress included."""
         topics = set(self.source_topics())
         for query in self._context.queries:
             topics |= self.next_start(query).keys()
         return topics
 
     def deleted_topics(self, start: Progress) -> set[str]:
-        """The topics of a checkpoint's progress that no source names and that do not exist any more."""
+        """Return the topics of a checkpoint's progress that no source names and that do not exist any more."""
         unnamed = start.keys() - self.source_topics()
         return unnamed - topic_ids(self._context.kafka, unnamed).keys()
 
@@ -106,12 +106,12 @@ class Positions:
             source.check_retained(self._context.kafka, start)
 
     def of_sources(self, progress: Progress) -> Progress:
-        """The progress in topics that the job's sources read now."""
+        """Return the progress in topics that the job's sources read now."""
         topics = self.source_topics()
         return {topic: offsets for topic, offsets in progress.items() if topic in topics}
 
 
 def sink_topics(queries: Iterable[Query]) -> set[str]:
-    """The topics that the sinks of queries name; only sinks that write one topic do."""
+    """Return the topics that the sinks of queries name; only sinks that write one topic do."""
     topics = {getattr(query.sink, "topic", None) for query in queries}
     return {topic for topic in topics if isinstance(topic, str)}

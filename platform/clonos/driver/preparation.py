@@ -138,7 +138,7 @@ class Preparation:
         return Running(query, checkpoint.location, runner, self._settings(checkpoint), writer, finished, begin_offsets)
 
     def _committed(self, query: Query) -> int:
-        """The newest epoch that a query's checkpoint has committed; -1: none."""
+        """Return the newest epoch that a query's checkpoint has committed; -1: none."""
         return max(self.directory(query).commits(), default=-1)
 
     def _settings(self, checkpoint: CheckpointDirectory) -> dict[str, str]:

@@ -238,7 +238,7 @@ def _run(
 
 
 def _await_kafka(settings: Settings, events: Events) -> KafkaSettings:
-    """The configured Kafka; else wait until the embedded one runs, without a limit.
+    """Return the configured Kafka; else wait until the embedded one runs, without a limit.
 
     Raises:
         KafkaAccessDenied: A broker refused access.
@@ -262,7 +262,7 @@ def _await_kafka(settings: Settings, events: Events) -> KafkaSettings:
 
 
 def _cluster(spec: Spec, options: RunOptions) -> ClusterUse | None:
-    """The Spark cluster of the run; None with a local master.
+    """Return the Spark cluster of the run; None with a local master.
 
     Raises:
         SpecError: The job names another cluster than the run, or the cluster's secret is unknown.
@@ -305,8 +305,8 @@ def _prepare_cluster(job: Job, session: Session, cluster: ClusterUse, checkpoint
 
 
 def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSettings, checkpoint: str) -> Session | None:
-    """The session with the job's settings, if it then equals one that would be built for the job; otherwise stop it and
-    return None.
+    """Return the session with the job's settings, if it then equals one that would be built for the job; otherwise stop
+    it and return None.
 
     The specification of the code is available only now. The JVM may have exited, and the workers may be configured for
     another cluster.

@@ -28,13 +28,13 @@ class StreamingScan(NamedTuple):
     options: dict[str, str]
 
     def topics(self) -> list[str]:
-        """The Kafka topics of the subscription; empty for a pattern."""
+        """Return the Kafka topics of the subscription; empty for a pattern."""
         if "subscribe" in self.options:
             return [topic.strip() for topic in self.options["subscribe"].split(",")]
         return list(json.loads(self.options.get("assign", "{}")))
 
     def selected(self, spark: SparkSession, progress: Progress) -> set[tuple[str, int]]:
-        """The partitions of `progress` that the subscription covers."""
+        """Return the partitions of `progress` that the subscription covers."""
         partitions = {(topic, partition) for topic, offsets in progress.items() for partition in offsets}
         if "assign" in self.options:
             assigned: dict[str, list[int]] = json.loads(self.options["assign"])
@@ -51,7 +51,7 @@ _scans: WeakKeyDictionary[DataFrame, list[StreamingScan]] = WeakKeyDictionary()
 
 
 def streaming_scans(frame: DataFrame) -> list[StreamingScan]:
-    """The streaming sources that `frame` reads."""
+    """Return the streaming sources that `frame` reads."""
     if frame not in _scans:
         _scans[frame] = _read_scans(frame)
     return _scans[frame]
@@ -86,7 +86,7 @@ def check_sources(frame: DataFrame) -> None:
 
 
 def _refusal(scan: StreamingScan) -> tuple[str, str] | None:
-    """What is wrong with a source, and the fix; None for a repeatable source."""
+    """Return what is wrong with a source, and the fix; None for a repeatable source."""
     names = ", ".join(repr(topic) for topic in scan.topics()) or "…"
     call = f"clonos.source(spark, {names if len(scan.topics()) < 2 else f'[{names}]'})"
     if scan.format == _SPARK_FORMAT:

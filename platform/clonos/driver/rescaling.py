@@ -139,7 +139,9 @@ def _rescale(
 
 @contextlib.contextmanager
 def _scratch(folder: StoredFolder, query: str) -> Iterator[StoredFolder]:
-    """A folder beside a query's checkpoint, which is removed in the end; also those that a crash left behind."""
+    """Provide a folder beside a query's checkpoint, which is removed in the end; also those that a crash left
+    behind.
+    """
     beside = folder.at(f"{folder.location.rpartition('/')[0]}/{_FOLDER}{query}")
     for left in beside.siblings("-"):
         left.delete()
@@ -187,7 +189,7 @@ def _repartitioned(
 
 
 def _with_partitions(entry: str, partitions: int) -> str:
-    """An offset-log entry with another number of partitions, as Spark's repartition writes it."""
+    """Return an offset-log entry with another number of partitions, as Spark's repartition writes it."""
     version, metadata, *sources = entry.splitlines()
     changed = json.loads(metadata)
     changed["conf"][SHUFFLE_PARTITIONS] = str(partitions)

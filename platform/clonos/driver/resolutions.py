@@ -67,12 +67,12 @@ class RequestedResolution:
         return cls(match["query"], int(match["epoch"]), cast("Action", decision), match["topic"] or "")
 
     def __str__(self) -> str:
-        """The text that `parse` reads."""
+        """Return the text that `parse` reads."""
         return f"{self.query}:{self.epoch}={self.decision}{f':{self.topic}' if self.topic else ''}"
 
 
 def accepted_decisions(sink: Sink) -> frozenset[str]:
-    """The decisions about published lanes that a sink accepts."""
+    """Return the decisions about published lanes that a sink accepts."""
     return frozenset(getattr(sink, "decisions", _EVERY_SINK))
 
 

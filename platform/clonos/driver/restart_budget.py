@@ -116,7 +116,7 @@ def classify(failure: BaseException) -> ClonosError:
 
 
 def _innermost(failure: BaseException) -> str:
-    """The first line of the innermost cause that PySpark knows; empty: the failure has none."""
+    """Return the first line of the innermost cause that PySpark knows; empty: the failure has none."""
     cause: BaseException | None = getattr(failure, "_cause", None)
     while cause is not None and (inner := getattr(cause, "_cause", None)) is not None:
         cause = inner
@@ -142,7 +142,9 @@ class UncomputableValue(JobCodeError):
 
 
 def _refused(text: str) -> ClonosError | None:
-    """The error of a failure that every replay repeats, or of a missing file or full disk; None: another failure."""
+    """Return the error of a failure that every replay repeats, or of a missing file or full disk; None: another
+    failure.
+    """
     if _NO_STATE in text:
         return CheckpointDamaged("The state of a query is missing in its checkpoint.", hint=_RESTORE_STATE)
     changed = _CHANGED_SOURCES.search(text)
@@ -187,7 +189,9 @@ def _refused(text: str) -> ClonosError | None:
 
 
 def _disk_full(line: str, reason: str) -> ScratchUnwritable | EpochFailed:
-    """The error of a full disk; `line` may name the file. `Driver.check`, which follows, tries the checkpoint."""
+    """Return the error of a full disk; `line` may name the file. `Driver.check`, which follows, tries the
+    checkpoint.
+    """
     if any(map(_is_temporary, _PATH.findall(line))):
         return ScratchUnwritable(f"The folder for temporary files {tempfile.gettempdir()} cannot be written: {reason}")
     return EpochFailed(f"A file could not be written: {reason}", hint=_DISK_FULL_HINT)
@@ -213,7 +217,7 @@ def _sentence(text: str) -> str:
 
 
 def _last_lines(text: str) -> str:
-    """The last lines of a traceback, which hold the error; without one, the first lines."""
+    """Return the last lines of a traceback, which hold the error; without one, the first lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     start = next((i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line), None)
     if start is None:

@@ -37,7 +37,7 @@ _MESSAGE_CHARACTERS = 500
 
 
 def _typed(failure: BaseException) -> ClonosError:
-    """The typed error, with `failure` as its cause."""
+    """Return the typed error, with `failure` as its cause."""
     error = classify(failure)
     if error is not failure:
         error.__cause__ = failure
@@ -45,7 +45,7 @@ def _typed(failure: BaseException) -> ClonosError:
 
 
 def _arrow_columns(frame: DataFrame, kind: str) -> list[str]:
-    """The columns of this type that operators of a query return as Arrow data, with the operator.
+    """Return the columns of this type that operators of a query return as Arrow data, with the operator.
 
     Args:
         frame: The query.
@@ -154,7 +154,7 @@ class Running:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Converts the failure of an epoch to the short text that Spark receives."""
+        """Convert the failure of an epoch to the short text that Spark receives."""
         try:
             yield
             if self.runner.published and not self._published:
@@ -219,7 +219,7 @@ class Running:
                 raise self.runner.explain(self._typed(failure))
 
     def _typed(self, failure: BaseException) -> ClonosError:
-        """The typed error of the query's failure, with what only its plans show."""
+        """Return the typed error of the query's failure, with what only its plans show."""
         error = _typed(failure)
         if isinstance(error, WrongColumnType) and (columns := _arrow_columns(self.query.frame, error.type)):
             error.what = f"{error.what} Columns of this type: {', '.join(columns)}."
@@ -300,7 +300,7 @@ logging.getLogger("py4j.clientserver").addFilter(_not_logged_yet)
 
 
 def _for_spark(failure: BaseException, *, stopping: bool) -> str:
-    """A short text, because Spark matches it with a pattern that overflows its stack on long ones.
+    """Return a short text, because Spark matches it with a pattern that overflows its stack on long ones.
 
     While a query is being stopped, the text is `INTERRUPTED`.
     """

@@ -225,7 +225,7 @@ def _queries(files: Collection[str]) -> list[str]:
 
 
 def files_of_epoch(files: Mapping[str, int], query: str, epoch: int | None) -> tuple[int, list[str]]:
-    """The epoch to copy of one query, default the newest committed one, and the files that it needs.
+    """Return the epoch to copy of one query, default the newest committed one, and the files that it needs.
 
     Args:
         files: Path in the checkpoint → size, of all files.

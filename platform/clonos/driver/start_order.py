@@ -43,7 +43,7 @@ class StartOrder:
             ]
 
     def due(self) -> list[Running]:
-        """The queries that start now; each is returned once.
+        """Return the queries that start now; each is returned once.
 
         A query waits until those before it have published an epoch: for at most one second after their start (two if
         `cold`) until their first epoch begins, and for at most ten seconds in all.

@@ -61,6 +61,6 @@ class StaticInputs:
 
 
 def _name(leaf: Any) -> str:
-    """The locations that a relation of files reads."""
+    """Return the locations that a relation of files reads."""
     roots = leaf.relation().location().rootPaths()
     return ", ".join(str(roots.apply(index)) for index in range(roots.size()))

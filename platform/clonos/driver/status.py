@@ -72,7 +72,7 @@ class QueryStatus:
             self.recent.popleft()
 
     def rates(self, now: float, since: float) -> tuple[float, float]:
-        """Records read and records published per second, averaged over the last 10 seconds.
+        """Return the records read and records published per second, averaged over the last 10 seconds.
 
         Args:
             now: End of these seconds, in seconds since 1970.
@@ -84,7 +84,9 @@ class QueryStatus:
         return sum(epoch.read for epoch in recent) / window, sum(epoch.records for epoch in recent) / window
 
     def duration_ms(self, share: float) -> float | None:
-        """The quantile `share` (0 to 1) of the durations of the last minute's epochs, in ms; None without epochs."""
+        """Return the quantile `share` (0 to 1) of the durations of the last minute's epochs, in ms; None without
+        epochs.
+        """
         durations = sorted(epoch.duration_ms for epoch in self.recent)
         return durations[min(len(durations) - 1, int(share * len(durations)))] if durations else None
 

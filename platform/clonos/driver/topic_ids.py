@@ -97,14 +97,16 @@ def topic_ids(kafka: KafkaSettings, topics: Iterable[str]) -> dict[str, str]:
 
 
 def created_again(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The topics whose ids differ; a topic that only one of the two has, or that the job left, is not among them."""
+    """Return the topics whose ids differ; a topic that only one of the two has, or that the job left, is not among
+    them.
+    """
     return sorted(
         name for name, id_ in now.items() if before.get(name, id_) != id_ and not before[name].startswith(_DELETED)
     )
 
 
 def deleted(id_: str) -> str:
-    """The entry of a plan for a deleted topic, without which the job continues."""
+    """Return the entry of a plan for a deleted topic, without which the job continues."""
     return id_ if id_.startswith(_DELETED) else f"{_DELETED}{id_}"
 
 

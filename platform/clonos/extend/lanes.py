@@ -200,7 +200,7 @@ def require_equal(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneRepor
 
 
 def divergence(identity: EpochIdentity, lanes: list[int], *, kept: str, decisions: Sequence[str]) -> ReplayDivergence:
-    """The error for a replay that differs from published lanes.
+    """Return the error for a replay that differs from published lanes.
 
     Args:
         identity: The epoch.
@@ -283,7 +283,7 @@ class MultisetDigest:
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Self:
-        """The digest of these records."""
+        """Return the digest of these records."""
         digest = cls()
         for record in records:
             digest.add(record)
@@ -300,5 +300,5 @@ class MultisetDigest:
         self.records += 1
 
     def value(self) -> bytes:
-        """The digest of the records added so far, 16 bytes."""
+        """Return the digest of the records added so far, 16 bytes."""
         return (self._sum % _MODULUS).to_bytes(16, "big")

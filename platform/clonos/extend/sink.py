@@ -115,7 +115,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         return marker.owner.generation >= self.resolution.owner.generation
 
     def lane_of(self, task: int) -> SinkLane:
-        """The lane whose rows are in Spark's partition `task`."""
+        """Return the lane whose rows are in Spark's partition `task`."""
         return next(lane for lane in self.lanes if lane.task == task)
 
 

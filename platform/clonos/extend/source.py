@@ -60,7 +60,9 @@ class Source(Protocol):
         """
 
     def topics(self) -> frozenset[str]:
-        """The topics that the source reads, without the platform's own; empty if they may change, as with a pattern."""
+        """Return the topics that the source reads, without the platform's own; empty if they may change, as with a
+        pattern.
+        """
 
     def publish_progress(self, kafka: KafkaSettings, group: str, progress: Progress) -> None:
         """Publish `progress` for Kafka lag tools, as offsets of a consumer group. For information only.

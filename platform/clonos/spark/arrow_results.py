@@ -98,7 +98,7 @@ class _Result:
         self._arrow = to_arrow_type(declared, timezone="UTC")
 
     def rows(self, batch: Any) -> Any:
-        """A batch whose columns Spark reads by position, once it is checked."""
+        """Return a batch whose columns Spark reads by position, once it is checked."""
         if isinstance(batch, pa.RecordBatch):
             if _reordered(batch.schema, self._arrow):
                 names, declared = batch.schema.names, [field.name for field in self._arrow]
@@ -108,7 +108,7 @@ class _Result:
         return batch
 
     def named_rows(self, rows: Any) -> Any:
-        """A table or batch whose columns Spark finds by name, once it is checked. Spark checks the names."""
+        """Return a table or batch whose columns Spark finds by name, once it is checked. Spark checks the names."""
         if isinstance(rows, pa.RecordBatch | pa.Table):
             for field in self._arrow:
                 if rows.schema.get_field_index(field.name) >= 0:
@@ -117,20 +117,22 @@ class _Result:
         return rows
 
     def column(self, array: Any) -> Any:
-        """The column that an Arrow UDF returns, once it is checked. Spark casts it to the declared type."""
+        """Return the column that an Arrow UDF returns, once it is checked. Spark casts it to the declared type."""
         if isinstance(array, pa.Array):
             self._cast(array, self._arrow, "its column")
         return array
 
     def pandas_column(self, values: Any) -> Any:
-        """The series of a pandas UDF, or the frame with its struct, once it is checked."""
+        """Return the series of a pandas UDF, or the frame with its struct, once it is checked."""
         if isinstance(self._arrow, pa.StructType) and hasattr(values, "columns"):
             return self.pandas_rows(values)
         self._series(values, "its column")
         return values
 
     def pandas_rows(self, rows: Any) -> Any:
-        """A frame whose columns Spark finds by name, or by position if they have no names, once it is checked."""
+        """Return a frame whose columns Spark finds by name, or by position if they have no names, once it is
+        checked.
+        """
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
             by_name = any(isinstance(name, str) for name in rows.columns)
             for index, field in enumerate(self._spark):
@@ -209,7 +211,9 @@ def _as_spark_reads(times: pa.Array, declared: pa.DataType) -> pa.Array:
 
 
 def _lost(array: pa.Array, declared: pa.DataType) -> Any:
-    """The first value of a column that the declared type does not hold; None: each arrives, or Spark cannot cast it."""
+    """Return the first value of a column that the declared type does not hold; None: each arrives, or Spark cannot cast
+    it.
+    """
     kinds, returned = pa.types, array.type
     try:
         if kinds.is_decimal(returned) and kinds.is_integer(declared):  # Arrow refuses the cast, pandas truncates
@@ -242,7 +246,7 @@ def _read_checked(pickle: Any, infile: Any, eval_type: int, *more: Any, **named:
 
 
 def _whole(check: str, function: Function, declared: DataType) -> Function:
-    """The function, which returns one value that the method `check` of `_Result` judges."""
+    """Return the function, which returns one value that the method `check` of `_Result` judges."""
     result = _Result(function, declared, pandas=check.startswith("pandas"))
 
     def whole(*args: Any, **named: Any) -> Any:
@@ -252,7 +256,7 @@ def _whole(check: str, function: Function, declared: DataType) -> Function:
 
 
 def _each(check: str, function: Function, declared: DataType) -> Function:
-    """The function, which returns an iterator of values that the method `check` of `_Result` judges."""
+    """Return the function, which returns an iterator of values that the method `check` of `_Result` judges."""
     if "rows" in check and not isinstance(declared, StructType):
         return function
     result = _Result(function, declared, pandas=check.startswith("pandas"))
@@ -265,7 +269,7 @@ def _each(check: str, function: Function, declared: DataType) -> Function:
 
 
 def _as(function: Function, checked: Function) -> Function:
-    """`checked`, with the parameters of `function`: PySpark counts them."""
+    """Return `checked`, with the parameters of `function`: PySpark counts them."""
     functools.update_wrapper(checked, function, updated=())
     with contextlib.suppress(ValueError, TypeError):  # a function without a signature takes what Spark passes
         checked.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]

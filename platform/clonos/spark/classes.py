@@ -68,7 +68,7 @@ def _sources() -> list[Path]:
 
 
 def compile_path(jars: Jars) -> list[Path]:
-    """The jars for compiling the classes: from PySpark and its Kafka connector."""
+    """Return the jars for compiling the classes: from PySpark and its Kafka connector."""
     pyspark = importlib.util.find_spec("pyspark")  # an import would take a second
     own = sorted((Path(pyspark.origin).parent / "jars").glob("*.jar")) if pyspark and pyspark.origin else []
     return [*own, *sorted(jars.connector.glob("*.jar"))]

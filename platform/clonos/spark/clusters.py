@@ -55,7 +55,7 @@ class ClusterUse:
 
 
 def use_cluster(spec: ClusterSpec, executor: ExecutorResources) -> ClusterUse:
-    """The use of a described cluster, with the secret of this process's environment.
+    """Return the use of a described cluster, with the secret of this process's environment.
 
     Raises:
         SpecError: The description names a secret, and the environment variable `SECRET_VARIABLE` is not set.
@@ -71,13 +71,13 @@ def use_cluster(spec: ClusterSpec, executor: ExecutorResources) -> ClusterUse:
 
 
 def use_master(master: str, executor: ExecutorResources) -> ClusterUse:
-    """The use of a cluster without a description, with default settings."""
+    """Return the use of a cluster without a description, with default settings."""
     settings = ClusterSettings.model_construct(master=master)
     return ClusterUse(settings, executor, secret=os.environ.get(SECRET_VARIABLE, ""), any_folder=is_loopback(master))
 
 
 def use_of(spark: SparkSession) -> ClusterUse:
-    """The use of a cluster by a session that the user's program has built."""
+    """Return the use of a cluster by a session that the user's program has built."""
     context = spark.sparkContext
     executor = ExecutorResources(instances=int(context.getConf().get("spark.executor.instances", "1") or "1"))
     return ClusterUse(ClusterSettings.model_construct(master=context.master or ""), executor, any_folder=True)
@@ -132,13 +132,13 @@ def require_master(use: ClusterUse) -> None:
 
 
 def python_of(use: ClusterUse, default: str) -> str:
-    """The Python interpreter of the executors; `default` unless the cluster names one."""
+    """Return the Python interpreter of the executors; `default` unless the cluster names one."""
     settings = use.settings
     return f"./{_ENVIRONMENT}/{settings.python or 'bin/python'}" if settings.environment else settings.python or default
 
 
 def cluster_defaults(use: ClusterUse) -> dict[str, str]:
-    """The configuration that the job's own and the cluster's override."""
+    """Return the configuration that the job's own and the cluster's override."""
     executor, slots = use.executor, use.executor.instances * use.executor.cores
     conf = {
         "spark.executor.instances": str(executor.instances),
@@ -158,7 +158,7 @@ def cluster_defaults(use: ClusterUse) -> dict[str, str]:
 
 
 def with_cluster(conf: Mapping[str, str], use: ClusterUse, *, plugin: str) -> dict[str, str]:
-    """The configuration of a session on a cluster: `conf`, then the cluster's, then what Clonos needs.
+    """Return the configuration of a session on a cluster: `conf`, then the cluster's, then what Clonos needs.
 
     Args:
         conf: The defaults and the job's configuration.

@@ -56,7 +56,7 @@ def work(sock: socket.socket, authenticated: bool) -> int:
 
 
 def _checked(packed: list[tuple[Iterator[Row], StructType]]) -> list[tuple[Iterator[Row], StructType]]:
-    """The rows that a stateful processor yields for a key; pyarrow would cut a 1.9 in them to an integer."""
+    """Return the rows that a stateful processor yields for a key; pyarrow would cut a 1.9 in them to an integer."""
     [(rows, spark_type)] = packed
     return [(_exact(rows, spark_type), spark_type)]
 

@@ -157,7 +157,7 @@ def _copy_interpreter(stage: Path) -> Path:
 
 
 def _with_requirements(roots: Collection[str]) -> dict[str, Distribution]:
-    """The distributions that `roots` name, and all that they require."""
+    """Return the distributions that `roots` name, and all that they require."""
     chosen: dict[str, Distribution] = {}
     visited: set[tuple[str, str]] = set()
     waiting = [(_requirement(root), "") for root in roots]
@@ -220,7 +220,7 @@ def _copy_package(package: Distribution, site: Path) -> None:
 
 
 def _editable_folders(package: Distribution) -> list[Path]:
-    """The folders of an editable installation; empty for another one."""
+    """Return the folders of an editable installation; empty for another one."""
     origin = package.read_text("direct_url.json") or ""
     lines = [
         line
@@ -239,7 +239,7 @@ def _editable_folders(package: Distribution) -> list[Path]:
 
 
 def _output_of(python: Path, code: str) -> str:
-    """What the copied interpreter prints, without anything of this process's environment."""
+    """Return what the copied interpreter prints, without anything of this process's environment."""
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
         process = subprocess.run(

@@ -43,7 +43,7 @@ class RegisteredExecutor:
 
 
 def wanted_executors(spark: SparkSession) -> int:
-    """The number of executors that the session's configuration names."""
+    """Return the number of executors that the session's configuration names."""
     return int(spark.sparkContext.getConf().get(_INSTANCES, "1") or "1")
 
 
@@ -58,7 +58,7 @@ def executor_ids(spark: SparkSession) -> frozenset[str]:
 
 
 def registered_executors(spark: SparkSession) -> list[RegisteredExecutor]:
-    """The executors that have registered, by id. Spark's web UI, which has the same list, need not run.
+    """Return the executors that have registered, by id. Spark's web UI, which has the same list, need not run.
 
     Raises:
         Py4JError: The JVM ends.

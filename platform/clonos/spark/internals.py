@@ -14,19 +14,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def running_query(spark: SparkSession) -> Any:
-    """The JVM's ``StreamExecution`` of the query whose epoch runs in this thread."""
+    """Return the JVM's ``StreamExecution`` of the query whose epoch runs in this thread."""
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return spark._jsparkSession.streams().get(query_id).streamingQuery()
 
 
 def executed_plan(spark: SparkSession, query: Any) -> str:
-    """The plan of the newest epoch of a running query (`running_query`), as JSON (`clonos.PlanTree` in Java)."""
+    """Return the plan of the newest epoch of a running query (`running_query`), as JSON (`clonos.PlanTree` in Java)."""
     text: str = jvm_of(spark).clonos.PlanTree.of(query)
     return text
 
 
 def late_rows(spark: SparkSession, query: Any) -> int:
-    """The rows that stateful steps of the newest epoch of a running query dropped, because the watermark had passed.
+    """Return the rows that stateful steps of the newest epoch of a running query dropped, because the watermark had
+    passed.
 
     An aggregation counts the groups of each partition instead of the rows, because it adds them up before it drops.
     0 if they cannot be read: the epoch is published, and must not fail for its figures.
@@ -38,12 +39,12 @@ def late_rows(spark: SparkSession, query: Any) -> int:
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
-    """A DataFrame's analyzed plan, a JVM object."""
+    """Return a DataFrame's analyzed plan, a JVM object."""
     return frame._jdf.queryExecution().analyzed()
 
 
 def analyzed_leaves(frame: DataFrame) -> list[Any]:
-    """The leaves (sources) of a DataFrame's analyzed plan, as JVM objects."""
+    """Return the leaves (sources) of a DataFrame's analyzed plan, as JVM objects."""
     leaves: Any = analyzed_plan(frame).collectLeaves()
     return [leaves.apply(index) for index in range(leaves.size())]
 
@@ -118,7 +119,7 @@ class _Jvm:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """The packages of the session's JVM: ``jvm_of(spark).java.lang.Thread`` is a class."""
+    """Return the packages of the session's JVM: ``jvm_of(spark).java.lang.Thread`` is a class."""
     return _Jvm(spark._jvm)
 
 
@@ -138,7 +139,7 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:
-    """The Hadoop configuration of the session, as a JVM object."""
+    """Return the Hadoop configuration of the session, as a JVM object."""
     return spark._jsc.hadoopConfiguration()
 
 

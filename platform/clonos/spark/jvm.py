@@ -148,13 +148,15 @@ def aot_file(jars: Jars, java: Path) -> Path:
 
 
 def executor_cache(jars: Jars, java: Path) -> StartUpCache | None:
-    """The driver's ahead-of-time cache, for executors on this machine: they load the same classes. None: no cache."""
+    """Return the driver's ahead-of-time cache, for executors on this machine: they load the same classes. None: no
+    cache.
+    """
     flags = aot.use_flags(java, aot_file(jars, java))
     return StartUpCache(tuple(flags), os.pathsep.join(map(str, _class_path(jars)))) if flags else None
 
 
 def _class_path(jars: Jars) -> list[str | Path]:
-    """The class path of the driver's JVM up to the user's directories, as in the training run of the cache."""
+    """Return the class path of the driver's JVM up to the user's directories, as in the training run of the cache."""
     return [f"{spark_home()}/jars/*", *sorted(jars.connector.glob("*.jar")), classes_jar(jars), _conf_folder()]
 
 
@@ -180,7 +182,7 @@ def _java_command(
 
 
 def _collector(heap_mb: int, options: Sequence[str]) -> list[str]:
-    """The flag of the garbage collector, unless the user names a collector (two are an error)."""
+    """Return the flag of the garbage collector, unless the user names a collector (two are an error)."""
     user_options = [*options, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)]
     if heap_mb >= _G1_HEAP_MB or any(re.search(r"-XX:\+Use\w*GC\b", option) for option in user_options):
         return []
@@ -197,7 +199,7 @@ def _conf_folder() -> Path:
 
 
 def _options(conf: Mapping[str, str], log_format: str) -> list[str]:
-    """The logging options of the JVM, and the user's own options, which come last and so have priority.
+    """Return the logging options of the JVM, and the user's own options, which come last and so have priority.
 
     The user's configuration of Log4j has priority over Clonos's: a file in Spark's configuration directory, or
     one that the environment or an option names.

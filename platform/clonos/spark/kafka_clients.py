@@ -36,7 +36,7 @@ class ProducerFailed(Exception):
         self._failure = failure
 
     def typed(self, where: str, otherwise: type[ClonosError]) -> ClonosError:
-        """The typed error: a refused record or user, a limit of the broker, or `otherwise`.
+        """Return the typed error: a refused record or user, a limit of the broker, or `otherwise`.
 
         Args:
             where: What failed, such as ``Lane 0 of orders``.
@@ -123,7 +123,8 @@ def failures(spark: SparkSession, *, commit: bool = False) -> Iterator[None]:
 
 
 def transaction_version(spark: SparkSession, connection: Mapping[str, str]) -> int:
-    """The version of Kafka's transactions that the cluster uses; `connection` has the options of an admin client.
+    """Return the version of Kafka's transactions that the cluster uses; `connection` has the options of an admin
+    client.
 
     Raises:
         ProducerFailed: Kafka did not answer.
@@ -136,7 +137,7 @@ def transaction_version(spark: SparkSession, connection: Mapping[str, str]) -> i
 def newest_producers(
     spark: SparkSession, connection: Mapping[str, str], transactional_ids: Collection[str]
 ) -> dict[str, NewestProducer]:
-    """The newest producer of each transactional id (KIP-664).
+    """Return the newest producer of each transactional id (KIP-664).
 
     Raises:
         BrokerUnavailable: Kafka did not answer.

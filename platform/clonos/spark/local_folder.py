@@ -73,11 +73,11 @@ class LocalFolder:
         return (self.path / name).exists()
 
     def read_text(self, name: str) -> str | None:
-        """The content of a file; None if there is none."""
+        """Return the content of a file; None if there is none."""
         return _text_in(self.path, name)
 
     def texts_above(self, name: str) -> list[str | None]:
-        """The contents of the files `name` in the folders above this one, whether it exists or not.
+        """Return the contents of the files `name` in the folders above this one, whether it exists or not.
 
         A file that this user may not read counts as missing. Links to this folder are followed.
         """
@@ -134,14 +134,14 @@ class LocalFolder:
         self.path.rename(target.path)
 
     def siblings(self, suffix: str) -> list[Self]:
-        """The folders whose name begins with this one's name and `suffix`."""
+        """Return the folders whose name begins with this one's name and `suffix`."""
         found = self.path.parent.glob(f"{glob.escape(self.path.name)}{glob.escape(suffix)}*")
         own = len(self.path.name)
         return [self.at(f"{self.location}{path.name[own:]}") for path in found if path.is_dir()]
 
 
 def _text_in(folder: Path, name: str) -> str | None:
-    """The content of a file in a folder; None if there is none."""
+    """Return the content of a file in a folder; None if there is none."""
     try:
         return (folder / name).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):

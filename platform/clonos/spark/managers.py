@@ -46,7 +46,9 @@ _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def manager_defaults(settings: ClusterSettings) -> Mapping[str, str]:
-    """The configuration of sessions on a cluster that its manager needs; jobs and the cluster file override it."""
+    """Return the configuration of sessions on a cluster that its manager needs; jobs and the cluster file override
+    it.
+    """
     match settings.manager:
         case Manager.YARN:
             return _YARN
@@ -57,12 +59,14 @@ def manager_defaults(settings: ClusterSettings) -> Mapping[str, str]:
 
 
 def manager_conf(settings: ClusterSettings) -> Mapping[str, str]:
-    """The configuration that fields of a cluster file for its manager set."""
+    """Return the configuration that fields of a cluster file for its manager set."""
     return settings.kubernetes.spark_conf if settings.kubernetes is not None else {}
 
 
 def archives_setting(settings: ClusterSettings) -> str:
-    """The setting of Spark with the archives that executors unpack. YARN itself unpacks them, once on each node."""
+    """Return the setting of Spark with the archives that executors unpack. YARN itself unpacks them, once on each
+    node.
+    """
     return "spark.yarn.dist.archives" if settings.manager is Manager.YARN else "spark.archives"
 
 
@@ -79,7 +83,7 @@ def _pod_of_driver(settings: ClusterSettings) -> dict[str, str]:
 
 
 def hadoop_folders() -> list[Path]:
-    """The folders with Hadoop's client configuration that this process's environment names."""
+    """Return the folders with Hadoop's client configuration that this process's environment names."""
     return [Path(folder) for name in HADOOP_VARIABLES if (folder := os.environ.get(name))]
 
 

@@ -42,7 +42,7 @@ def long_polls(spark: SparkSession) -> Iterator[None]:
 
 
 def long_poll_option(spark: SparkSession) -> dict[str, str]:
-    """The option of a source of `FORMAT` with its longest wait, in ms; 0: the source does not wait.
+    """Return the option of a source of `FORMAT` with its longest wait, in ms; 0: the source does not wait.
 
     Raises:
         SpecError: The user's setting is not a number of milliseconds.
@@ -77,7 +77,7 @@ def deleted_topics(spark: SparkSession, topics: Collection[str]) -> Iterator[Non
 
 
 def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
-    """The topics of patterns that the newest planned epoch of a running query reads to the end.
+    """Return the topics of patterns that the newest planned epoch of a running query reads to the end.
 
     Args:
         spark: The session of the query.
@@ -88,7 +88,7 @@ def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
 
 
 def take_latencies(spark: SparkSession, run_id: str) -> dict[int, int]:
-    """The end-to-end latencies of the records that a running query has read since the previous call.
+    """Return the end-to-end latencies of the records that a running query has read since the previous call.
 
     A latency is the time from a record's timestamp in Kafka until this call, by the clock of the driver's host.
 

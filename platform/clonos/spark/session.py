@@ -276,7 +276,7 @@ def _remove_scratch(scratch: Path) -> None:
 
 
 def connector_jars(jars: Jars) -> str:
-    """The paths of the Kafka connector's jars, as a value of the Spark setting ``spark.jars``."""
+    """Return the paths of the Kafka connector's jars, as a value of the Spark setting ``spark.jars``."""
     return ",".join(str(jar) for jar in sorted(jars.connector.glob("*.jar")))
 
 
@@ -288,7 +288,8 @@ def session_conf(
     cores: int | None = None,
     cluster: ClusterUse | None = None,
 ) -> dict[str, str]:
-    """The Spark configuration of a session: the defaults of Clonos, overridden by the user's `conf` and the cluster's.
+    """Return the Spark configuration of a session: the defaults of Clonos, overridden by the user's `conf` and the
+    cluster's.
 
     The arguments are as for `build_session`.
 
@@ -335,8 +336,8 @@ def is_local(master: str | None) -> bool:
 
 
 def local_task_failures(master: str | None) -> str | None:
-    """The number of allowed task failures in a local master such as ``local[4,1]``; None for a cluster, which has
-    a setting for it.
+    """Return the number of allowed task failures in a local master such as ``local[4,1]``; None for a cluster, which
+    has a setting for it.
     """
     local = re.fullmatch(r"local(?:\[[^,\]]+(?:,\s*(\d+)\s*)?\])?", master or "")
     return (local.group(1) or "1") if local else None

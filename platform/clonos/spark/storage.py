@@ -24,7 +24,7 @@ def needs_s3(location: str) -> bool:
 
 
 def storage_jars(location: str, conf: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """The setting ``spark.jars`` of a session that uses `location`; empty if it needs no further jars.
+    """Return the setting ``spark.jars`` of a session that uses `location`; empty if it needs no further jars.
 
     The jars are downloaded if the cache lacks them. If `conf` names ``hadoop-aws``, the user's version is used.
 

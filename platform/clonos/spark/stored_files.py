@@ -79,7 +79,7 @@ class StoredFolder:
             return bool(self._fs.exists(self._in(name)))
 
     def read_text(self, name: str) -> str | None:
-        """The content of a file; None if there is none."""
+        """Return the content of a file; None if there is none."""
         return self._text_of(self._in(name))
 
     def _text_of(self, file: Any) -> str | None:
@@ -93,7 +93,7 @@ class StoredFolder:
                 stream.close()
 
     def texts_above(self, name: str) -> list[str | None]:
-        """The contents of the files `name` in the folders above this one, whether it exists or not.
+        """Return the contents of the files `name` in the folders above this one, whether it exists or not.
 
         A file that the file system refuses to read counts as missing: a user may have rights below a prefix only.
         """
@@ -142,7 +142,7 @@ class StoredFolder:
             raise OSError(f"{self.location} could not be renamed to {target.location}")
 
     def siblings(self, suffix: str) -> list[StoredFolder]:
-        """The folders whose name begins with this one's name and `suffix`."""
+        """Return the folders whose name begins with this one's name and `suffix`."""
         own = str(self._folder.getName())
         with _hadoop_errors():
             names = [str(status.getPath().getName()) for status in self._fs.listStatus(self._folder.getParent())]
@@ -154,7 +154,7 @@ class StoredFolder:
 
 
 def causes(exception: Any) -> set[str]:
-    """The simple class names of a Java exception and its causes."""
+    """Return the simple class names of a Java exception and its causes."""
     names: set[str] = set()
     while exception is not None and len(names) < _DEEPEST_CAUSE:
         name = str(exception.getClass().getSimpleName())

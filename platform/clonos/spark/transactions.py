@@ -60,7 +60,7 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 def transactions(kafka: KafkaSettings, jars: Jars) -> list[Transaction]:
-    """The newest transaction of each transactional id of the cluster, the oldest first.
+    """Return the newest transaction of each transactional id of the cluster, the oldest first.
 
     Raises:
         BrokerUnavailable: Kafka did not answer, or refused.

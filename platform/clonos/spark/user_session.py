@@ -43,7 +43,7 @@ _CONNECTOR: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 def spark_conf(settings: Settings | None = None, *, checkpoint: str = "") -> dict[str, str]:
-    """The configuration of a Spark session for `clonos.exactly_once`.
+    """Return the configuration of a Spark session for `clonos.exactly_once`.
 
     It holds the settings that exactly-once delivery needs, those that make epochs faster, and the pinned Kafka
     connector and the Java classes of Clonos as ``spark.jars``, which are downloaded and compiled if needed.

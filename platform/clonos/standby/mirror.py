@@ -57,7 +57,7 @@ class Mirror:
 
 
 def _needed(files: Mapping[str, int]) -> set[str]:
-    """The files that a start from the newest committed epoch reads; empty if there is none."""
+    """Return the files that a start from the newest committed epoch reads; empty if there is none."""
     commits = [int(name) for path in files if (name := path.removeprefix("commits/")).isdigit()]
     if not commits:
         return set()

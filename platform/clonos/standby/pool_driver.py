@@ -58,7 +58,7 @@ class PoolDriver:
 
     @contextlib.contextmanager
     def warm(self) -> Iterator[Session]:
-        """A Spark session, inside the context, in which every step that needs no job has run once."""
+        """Provide a Spark session, inside the context, in which every step that needs no job has run once."""
         settings = Settings()
         logs.configure_logs(settings.log_format, settings.log_level)
         # On the path of Python workers; empty until there is a job, whose modules are linked into it.

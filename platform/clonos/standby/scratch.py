@@ -24,8 +24,8 @@ CheckpointContent = Literal["nothing", "offsets", "changes", "snapshot"]
 
 
 def checkpoint_content(checkpoint: Path) -> CheckpointContent:
-    """What a query's checkpoint holds for a rehearsal: no commit (``nothing``), commits without state (``offsets``),
-    also ``changes`` of state, or also a ``snapshot`` of the state.
+    """Return what a query's checkpoint holds for a rehearsal: no commit (``nothing``), commits without state
+    (``offsets``), also ``changes`` of state, or also a ``snapshot`` of the state.
     """
     if not _commits(checkpoint):
         return "nothing"
@@ -91,7 +91,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _start_offsets(checkpoint: Path, epoch: int) -> list[str]:
-    """The start offsets of `epoch`, for each source."""
+    """Return the start offsets of `epoch`, for each source."""
     if epoch == 0:
         return []
     return (checkpoint / "offsets" / str(epoch - 1)).read_text().splitlines()[2:]

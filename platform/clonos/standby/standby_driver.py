@@ -58,8 +58,8 @@ _LONG_CHECK_S: Final = 10.0
 
 
 def wait_for_promotion(pipe: Path, job: str, standbys: Standbys) -> BeforeRun:
-    """The function that a driver process calls before its run if it starts as a standby: it warms up and waits for
-    the promotion.
+    """Return the function that a driver process calls before its run if it starts as a standby: it warms up and waits
+    for the promotion.
 
     Args:
         pipe: Path of the named pipe through which the promotion arrives.
@@ -190,7 +190,7 @@ class Standby:
                 transaction_version(self._spark, java_options(self._kafka))
 
     def _checkpoints(self) -> dict[str, Path | Mirror]:
-        """The checkpoint of each query, or a copy of it in a folder of this host.
+        """Return the checkpoint of each query, or a copy of it in a folder of this host.
 
         Executors on other hosts cannot read a copy, so there is none.
         """

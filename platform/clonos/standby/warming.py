@@ -139,8 +139,8 @@ class Warming:
         return checkpoint_content(checkpoint) if checkpoint is not None and may_read_state(query) else "nothing"
 
     def _checkpoint(self, query: Query, *, refresh: bool) -> Path | None:
-        """The checkpoint of a query as a path of this host. A copy of one elsewhere is brought up to date by `refresh`,
-        and at each call as long as it is empty.
+        """Return the checkpoint of a query as a path of this host. A copy of one elsewhere is brought up to date by
+        `refresh`, and at each call as long as it is empty.
         """
         checkpoint = self._checkpoints.get(query.name)
         if not isinstance(checkpoint, Mirror):

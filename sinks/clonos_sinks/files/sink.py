@@ -168,7 +168,7 @@ class FilesSink:
             return _digest(final) if final.exists() else None
 
     def file_of(self, epoch: SinkEpoch, lane: SinkLane) -> Path:
-        """The path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
+        """Return the path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
         identity = epoch.identity
         files = f"{identity.job}-{identity.query}-{_log_id(epoch)}-{identity.owner.lineage:04d}-{identity.epoch:012d}"
         return self.path / f"{files}-{lane.number:05d}.jsonl"
@@ -249,7 +249,7 @@ def _compared(final: Path, lane: int, computed: MultisetDigest) -> LaneReport:
 
 
 def _agreed(final: Path, lane: int, computed: MultisetDigest) -> LaneReport:
-    """The audit of a lane that another attempt published while this one computed its rows."""
+    """Return the audit of a lane that another attempt published while this one computed its rows."""
     report = _compared(final, lane, computed)
     if report.diverged:
         raise _contradicted(final)

@@ -76,7 +76,7 @@ class Lane(msgspec.Struct, frozen=True):
         return self.timeout_ms * _SLOW_BYTES_PER_S // 1000
 
     def timeout_of(self, size: int) -> int:
-        """The timeout in ms of a transaction of `size` bytes."""
+        """Return the timeout in ms of a transaction of `size` bytes."""
         return self.timeout_ms if size <= self.patient_bytes else self.settings.longest_timeout_ms
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Lane(msgspec.Struct, frozen=True):
         at_point(name, self.epoch, self.assigned)
 
     def marker(self, records: int = 0, digest: bytes = b"") -> Marker:
-        """The marker that proves that the lane is published, with these records."""
+        """Return the marker that proves that the lane is published, with these records."""
         return Marker(
             owner=self.identity.owner,
             query=self.identity.query,
@@ -100,7 +100,7 @@ class Lane(msgspec.Struct, frozen=True):
         )
 
     def published_marker(self, newest: Marker | None) -> Marker | None:
-        """The marker that proves that this lane of this epoch is published; None if it is not.
+        """Return the marker that proves that this lane of this epoch is published; None if it is not.
 
         Args:
             newest: The newest marker of the lane's partition of the causal log.
@@ -127,7 +127,7 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 def timeout_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
-    """The options of a lane's producer that depend on the time for a transaction."""
+    """Return the options of a lane's producer that depend on the time for a transaction."""
     linger_ms = int(lane.settings.options.get("linger.ms", _LINGER_MS))
     options = {"delivery.timeout.ms": str(max(timeout_ms, _REQUEST_MS + linger_ms))}
     if lane.settings.transactional:
@@ -136,7 +136,7 @@ def timeout_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
 
 
 def producer_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
-    """The options of a lane's producer, without its ids and its connection."""
+    """Return the options of a lane's producer, without its ids and its connection."""
     return {
         "enable.idempotence": "true",
         "acks": "all",

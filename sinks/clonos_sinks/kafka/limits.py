@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def broker_settings(admin: AdminClient, broker: int) -> dict[str, int]:
-    """The settings of a broker that limit a sink; empty if the cluster does not show them, as managed ones.
+    """Return the settings of a broker that limit a sink; empty if the cluster does not show them, as managed ones.
 
     Raises:
         KafkaException: The broker did not answer, or refused for another reason.

@@ -32,7 +32,7 @@ class ReadAhead:
         self._version: int | None = None
 
     def version(self, spark: SparkSession, connection: Mapping[str, str]) -> int:
-        """The version of Kafka's transactions, read once.
+        """Return the version of Kafka's transactions, read once.
 
         Raises:
             ProducerFailed: Kafka did not describe it.
@@ -44,7 +44,7 @@ class ReadAhead:
     def producers(
         self, spark: SparkSession, connection: Mapping[str, str], offsets: Mapping[str, int]
     ) -> dict[str, NewestProducer]:
-        """The newest producer of each transactional id.
+        """Return the newest producer of each transactional id.
 
         Args:
             spark: The session.

@@ -143,15 +143,17 @@ class SpooledLane:
         self._thread.shutdown(wait=False)
 
     def _connected(self, lane: Lane) -> JvmProducer:
-        """The producer; this also connects the reader of the log that `require_owner` uses, once in this thread."""
+        """Return the producer; this also connects the reader of the log that `require_owner` uses, once in this
+        thread.
+        """
         producer = self._opened(lane)
         if self._settings.transactional:
             shared_reader(lane.epoch.kafka, lane.identity.log_topic)
         return producer
 
     def _opened(self, lane: Lane, timeout_ms: int = 0) -> JvmProducer:
-        """A producer with at least this timeout; a new one, if it is transactional, has fenced every earlier one of
-        the lane.
+        """Return a producer with at least this timeout; a new one, if it is transactional, has fenced every earlier one
+        of the lane.
         """
         timeout_ms = max(timeout_ms, lane.timeout_ms)
         if self._producer is not None and self._ready:
