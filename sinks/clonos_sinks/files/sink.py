@@ -37,7 +37,7 @@ from clonos.extend.sink import DeliveryMode, Digest, LaneReport, OutputMode, Sin
 from clonos.log.topic import short_topic_id
 from clonos.settings import KafkaSettings
 
-_log_ids: dict[tuple[str, str], str] = {}  # of this process
+_log_ids: dict[tuple[str, str], tuple[str, str]] = {}  # of this process: cluster and log → claim, id of the topic
 
 
 class FilesSink:
@@ -181,11 +181,14 @@ class FilesSink:
 
 
 def _log_id(epoch: SinkEpoch) -> str:
-    """Return the causal log's topic, by Kafka's id of it; this process asks once."""
+    """Return the causal log's topic, by Kafka's id of it; this process asks once for each claim."""
+    # A worker outlives a driver, and a log that was deleted and created again has the same name.
     log = (epoch.kafka.bootstrap_servers, epoch.identity.log_topic)
-    if log not in _log_ids:
-        _log_ids[log] = short_topic_id(epoch.kafka, epoch.identity.log_topic)
-    return _log_ids[log]
+    claim, known = _log_ids.get(log, ("", ""))
+    if claim != epoch.identity.owner.claim_id:
+        known = short_topic_id(epoch.kafka, epoch.identity.log_topic)
+        _log_ids[log] = epoch.identity.owner.claim_id, known
+    return known
 
 
 def _temporary(final: Path, epoch: SinkEpoch, name: str) -> Path:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from clonos.driver import running as running_module
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
-from clonos.errors import JobCodeError, SpecError
+from clonos.errors import SpecError
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
@@ -182,21 +182,22 @@ def test_a_job_that_ends_with_its_input_does_not_wait(
     assert values(kafka, output) == ["0"]
 
 
-@pytest.mark.parametrize(("interval", "wait_ms"), [("0s", "600000"), ("1s", "0")])
-def test_a_minimum_interval_replaces_the_wait(
-    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, interval: str, wait_ms: str
+def test_a_query_with_an_interval_does_not_wait(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, make_topic: MakeTopic, idle: IdleRounds
 ) -> None:
-    options: list[dict[str, str]] = []
+    """A wait would move the start of its next epoch."""
+    source, output = make_topic(1, "in"), make_topic(1, "out")
 
     def define(ctx: JobContext) -> None:
-        options.append(repeatable_kafka.long_poll_option(ctx.spark))
-        raise KeyError
+        ctx.sink(ctx.source(source).select("value"), topic=output, name="out", every="100ms")
 
-    body = Spec.model_validate({"trigger": {"interval": interval}})
-    job = Job(define, JobSpec(metadata=Metadata(name=name), spec=body), "1")
-    with pytest.raises(JobCodeError):
-        Driver(job, spark, kafka, Events(name, None, []), RunOptions(checkpoint=str(tmp_path))).define()
-    assert options == [{"longPollMs": wait_ms}]
+    with running(spark, kafka, tmp_path, define, name):
+        for number in range(2):
+            send(kafka, source, f"{number}")
+            await_records(kafka, output, number + 1)
+            idle.above.clear()
+            idle.limit = idle.count + 3
+            assert idle.above.wait(_DEADLINE_S), "the query asks for offsets at its interval"
 
 
 def test_the_setting_is_checked_and_the_session_keeps_its_own(spark: SparkSession) -> None:
