@@ -135,9 +135,9 @@ class LocalFolder:
 
     def siblings(self, suffix: str) -> list[Self]:
         """Return the folders whose name begins with this one's name and `suffix`."""
-        found = self.path.parent.glob(f"{glob.escape(self.path.name)}{glob.escape(suffix)}*")
+        beside = self.path.parent.glob(f"{glob.escape(self.path.name)}{glob.escape(suffix)}*")
         own = len(self.path.name)
-        return [self.at(f"{self.location}{path.name[own:]}") for path in found if path.is_dir()]
+        return [self.at(f"{self.location}{path.name[own:]}") for path in beside if path.is_dir()]
 
 
 def _text_in(folder: Path, name: str) -> str | None:

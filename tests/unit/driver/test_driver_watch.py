@@ -89,7 +89,7 @@ def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
     noted: list[str] = []
     queries: list[Any] = [
         SimpleNamespace(
-            query=SimpleNamespace(name=name),
+            query=SimpleNamespace(name=name, interval_ms=0),
             runner=SimpleNamespace(published=False, busy=threading.Lock()),
             begin_offsets={"t": {0: 1}},
             start=lambda *_: None,
@@ -97,7 +97,7 @@ def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
         for name in ("words", "totals")
     ]
     graph = {"words": GraphQuery(topics=["lines"], outputs=["words"]), "totals": GraphQuery(topics=["words"])}
-    driver, order = created(on_start=lambda query, _offsets: noted.append(query)), StartOrder(queries, graph)
+    driver, order = created(on_start=lambda query, *_: noted.append(query)), StartOrder(queries, graph)
     driver._start_due(order)
     assert noted == ["words"]
     queries[0].runner.published = True
@@ -110,7 +110,7 @@ def test_where_an_earlier_attempt_was_is_forgotten_at_a_claim() -> None:
     meter = LagMeter(OffsetClient(KafkaSettings()), lambda *_arguments, **_fields: None)
     meter.note_start("totals", {"t": {0: 1}})
     driver = created(on_start=meter.note_start)
-    driver._context = cast("Any", SimpleNamespace(queries=[SimpleNamespace(name="totals")]))
+    driver._context = cast("Any", SimpleNamespace(queries=[SimpleNamespace(name="totals", interval_ms=0)]))
     driver._forget_positions()
     assert meter._progress == {"totals": {}}
 

@@ -26,7 +26,7 @@ def explained(error: ClonosError, *, owner: ClonosError | None = None, attempt: 
     control = SimpleNamespace(check_owner=check_owner)
     own: Any = SimpleNamespace(state=ControlState(), markers={}, lock=threading.Lock(), control=control)
     writer: Any = SimpleNamespace(discard=lambda: discarded.append(True))
-    nothing: Any = SimpleNamespace(name="out")
+    nothing: Any = SimpleNamespace(name="out", interval_ms=0)
     job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j")))
     runner = EpochRunner(nothing, job, nothing, nothing, own, writer, nothing, nothing)
     runner.busy.acquire()
