@@ -27,31 +27,20 @@ _TAIL_BYTES: Final = 1 << 20
 
 
 class DriverStatus:
-    """Reads the event file of one attempt from the byte `start` on, and keeps what its driver reported last.
-
-    Attributes:
-        state: State of the driver (`DriverState`).
-        standby: State of the standby (`StandbyState`), if the attempt was started as one.
-        generation: Generation of the driver's newest claim.
-        progressed: Whether the attempt has finished an epoch.
-        failure_event: The event with the reason of the driver's failure.
-        summary: The event ``summary``, which a driver writes last.
-        waiting_event: The event with the reason of the state WAITING.
-        changed_at: When the driver or the standby last reported a change of its state; seconds since 1970.
-        stalled_at: When the standby last reported that the job's driver makes no progress; seconds since 1970.
-    """
+    """Reads the event file of one attempt from the byte `start` on, and keeps what its driver reported last."""
 
     def __init__(self, path: Path, start: int) -> None:
         self._path = path
         self._offset = self._start = start
-        self.state: str | None = None
-        self.standby: str | None = None
-        self.generation = 0
-        self.progressed = False
-        self.failure_event: Report | None = None
-        self.summary: Summary | None = None
-        self.waiting_event: Waiting | None = None
-        self.changed_at = 0.0
+        self.state: str | None = None  # state of the driver (`DriverState`)
+        self.standby: str | None = None  # state of the standby (`StandbyState`), if the attempt was started as one
+        self.generation = 0  # generation of the driver's newest claim
+        self.progressed = False  # whether the attempt has finished an epoch
+        self.failure_event: Report | None = None  # the event with the reason of the driver's failure
+        self.summary: Summary | None = None  # the event ``summary``, which a driver writes last
+        self.waiting_event: Waiting | None = None  # the event with the reason of the state WAITING
+        self.changed_at = 0.0  # when the driver or the standby last reported a change of its state; seconds since 1970
+        # When the standby last reported that the job's driver makes no progress; seconds since 1970.
         self.stalled_at = 0.0
 
     def read(self) -> None:

@@ -57,14 +57,10 @@ class FlushTimer:
 
 
 class PushBatcher:
-    """Collects the batches of all runs and sends them in one push.
-
-    Attributes:
-        interval_s: Minimum seconds between two flushes, set by the control plane.
-    """
+    """Collects the batches of all runs and sends them in one push."""
 
     def __init__(self, instance: str, send: Callable[[Push], Awaitable[PushResult]]) -> None:
-        self.interval_s = _INTERVAL_S
+        self.interval_s = _INTERVAL_S  # minimum seconds between two flushes, set by the control plane
         self._changing_until = 0.0
         self._instance = instance
         self._send = send

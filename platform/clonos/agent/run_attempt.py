@@ -84,13 +84,7 @@ class HostContext:
 
 
 class RunAttempt:
-    """The newest attempt of a run: its record on disk and its driver process, which an earlier agent may have started.
-
-    Attributes:
-        record: The record of the run, as on disk.
-        status: What the driver's events report.
-        process: The driver's process; None while there is none.
-    """
+    """The newest attempt of a run: its record on disk and its driver, which an earlier agent may have started."""
 
     def __init__(self, context: HostContext, directory: RunDirectory, on_exit: Callable[[], None]) -> None:
         self._context = context
@@ -98,9 +92,9 @@ class RunAttempt:
         self._on_exit = on_exit
         self._timer = ResponsivenessTimer(context.settings.driver_heartbeat_timeout_s)
         self._generation = 0
-        self.record = directory.record()
-        self.status = DriverStatus(directory.events, self.record.events_offset)
-        self.process: DriverProcess | None = None
+        self.record = directory.record()  # the record of the run, as on disk
+        self.status = DriverStatus(directory.events, self.record.events_offset)  # what the driver's events report
+        self.process: DriverProcess | None = None  # the driver's process; None while there is none
 
     @property
     def generation(self) -> int:

@@ -29,14 +29,6 @@ def _key(record: Marker | EpochCommitted) -> _EpochKey:
 class CommittedEpochs:
     """The committed epochs of a job's causal log, in the order of their commits, with the sums of their markers.
 
-    Attributes:
-        epochs: The committed epochs whose markers are all visible; the first one stands for the beginning.
-        complete: Whether the log holds all that was ever written to it, in one lineage.
-        topics: The output topics that claims and plans name.
-        at_least_once: Whether a query delivers at least once: it writes no markers.
-        repeated: Lanes that have two markers for one epoch.
-        incomplete: Epochs without all their markers, after `give_up`.
-
     Raises:
         CausalLogMissing: The job has no log.
     """
@@ -46,14 +38,15 @@ class CommittedEpochs:
         self._markers: dict[_EpochKey, dict[int, Marker]] = {}
         self._waiting: list[EpochCommitted] = []
         self._counted: set[_EpochKey] = set()
-        self.at_least_once = False
+        self.at_least_once = False  # whether a query delivers at least once: it writes no markers
+        # The committed epochs whose markers are all visible; the first one stands for the beginning.
         self.epochs = [CommittedEpoch("", -1, Sum())]
-        self.repeated: list[str] = []
-        self.incomplete: list[str] = []
-        self.topics: set[str] = set()
+        self.repeated: list[str] = []  # lanes that have two markers for one epoch
+        self.incomplete: list[str] = []  # epochs without all their markers, after `give_up`
+        self.topics: set[str] = set()  # the output topics that claims and plans name
         self._sources: dict[str, set[str]] = {}
         self._lineage = 0
-        self.complete = False
+        self.complete = False  # whether the log holds all that was ever written to it, in one lineage
         self._begun: dict[int, bool] = {}  # log partition → whether its first record was at offset 0
 
     def update(self) -> None:

@@ -35,10 +35,6 @@ class Earlier(NamedTuple):
 class VisibleOutput:
     """Reads topics from their first offsets, and adds up what it has read; `on_read` is called for a snapshot.
 
-    Attributes:
-        topics: The topics, sorted.
-        complete: Whether the topics hold all records that were ever written to them.
-
     Raises:
         BrokerUnavailable: Kafka did not answer.
     """
@@ -55,7 +51,7 @@ class VisibleOutput:
         # Partition → sums of records without a gap in their offsets. Each transaction ends with a gap.
         self._runs: dict[tuple[str, int], deque[Sum]] = {}
         self._read_up_to: dict[tuple[str, int], int] = {}
-        self.complete = True
+        self.complete = True  # whether the topics hold all records that were ever written to them
         for topic, partition in self._partitions():
             low, _ = self._bounds(topic, partition)
             self._positions[topic, partition] = low

@@ -59,14 +59,11 @@ class Pins:
     Args:
         registry: URL of the registry for formats without an own URL.
         pinned: The answers in the plan of an epoch in doubt.
-
-    Attributes:
-        answers: Request → schema id, of all requests so far.
     """
 
     def __init__(self, registry: str, pinned: Mapping[str, int]) -> None:
         self.registry = registry
-        self.answers: dict[str, int] = {}
+        self.answers: dict[str, int] = {}  # request → schema id, of all requests so far
         self._pinned = pinned
 
     def ask(self, question: str, registry: str, answer: Callable[[], int], *, text: str = "") -> int:

@@ -49,23 +49,17 @@ _NO_VALUES: Mapping[str, Flow] = {}
 
 
 class Dataflow:
-    """Follows the DataFrames of a job through its code.
-
-    Attributes:
-        after: Function that runs on rows after a shuffle → that shuffle.
-        resolver: Resolves names.
-        first_rows: Call of a method in `spark.FIRST_ROWS` on a DataFrame → its module.
-        samples: Call of ``sample`` or ``randomSplit`` on a DataFrame → its module.
-    """
+    """Follows the DataFrames of a job through its code."""
 
     def __init__(self, resolver: Resolver) -> None:
-        self.resolver = resolver
+        self.resolver = resolver  # resolves names
         self._modules: dict[Module, dict[str, Flow]] = {}
         self._running: list[Definition] = []
         self._results: dict[Hashable, Flow] = {}
-        self.after: dict[Definition, Shuffle] = {}
+        self.after: dict[Definition, Shuffle] = {}  # function that runs on rows after a shuffle → that shuffle
+        # Call of a method in `spark.FIRST_ROWS` on a DataFrame → its module.
         self.first_rows: dict[ast.Call, Module] = {}
-        self.samples: dict[ast.Call, Module] = {}
+        self.samples: dict[ast.Call, Module] = {}  # call of ``sample`` or ``randomSplit`` on a DataFrame → its module
 
     def modules(self, modules: Iterable[Module]) -> None:
         """Follow the DataFrames in the module-level code of `modules`."""

@@ -24,17 +24,13 @@ LIBRARIES = frozenset({"clonos", "pyspark"})
 class Sources:
     """The parsed files of a job: Python files, those in folders, and those that they import.
 
-    Attributes:
-        modules: Path → module.
-        named: The named files, without those found in folders or by imports.
-
     Raises:
         SpecError: A path is missing or is not Python.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self.modules: dict[Path, Module] = {}
-        self.named: set[Path] = set()
+        self.modules: dict[Path, Module] = {}  # path → module
+        self.named: set[Path] = set()  # the named files, without those found in folders or by imports
         for path in paths:
             resolved = path.resolve()
             if resolved.is_dir():

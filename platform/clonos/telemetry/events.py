@@ -35,9 +35,6 @@ class Events:
 
     Epochs wait for handlers, which get one event at a time, so they must be fast. An `OSError` of a handler is ignored;
     `emit` raises any other error.
-
-    Attributes:
-        generation: Generation of the driver's newest claim, a field of each event; 0 before the first claim.
     """
 
     def __init__(self, job: str, path: Path | None, handlers: Iterable[EventHandler] = ()) -> None:
@@ -46,7 +43,7 @@ class Events:
         self._handlers = tuple(handlers)
         self._lock = threading.Lock()  # each query ends its epochs in its own thread
         self._closed = threading.Event()
-        self.generation = 0
+        self.generation = 0  # generation of the driver's newest claim, a field of each event; 0 before the first claim
 
     def emit(self, event: DriverEvent) -> None:
         """Set the job, the generation and the time of an event, write it to the file, and pass it to the handlers."""

@@ -118,9 +118,6 @@ class LogParser:
     Args:
         standbys: Ids of the runs that began as standbys.
 
-    Attributes:
-        standbys: The same; it may be replaced between two calls.
-
     Example:
         >>> parser = LogParser()
         >>> entries = parser.parse([("r1", "2026-01-31 12:00:00,123 WARNING orders: the rates are old")])
@@ -129,7 +126,7 @@ class LogParser:
     """
 
     def __init__(self, standbys: Iterable[str] = ()) -> None:
-        self.standbys = frozenset(standbys)
+        self.standbys = frozenset(standbys)  # may be replaced between two calls
         self._newest: dict[str, LogEntry] = {}  # by run
         self._continued: dict[str, int] = {}  # number of lines that continue it
         self._blocks: dict[str, str] = {}  # what may follow the newest entry of a run
