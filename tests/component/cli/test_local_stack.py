@@ -147,7 +147,7 @@ def test_a_control_plane_that_exits_during_start_fails_the_start(plan: Plan) -> 
 
 
 def test_an_agent_that_is_not_ready_in_time_fails_the_start(plan: Plan) -> None:
-    hanging = plan.model_copy(update={"timeout_s": round(25.0 * slowdown()), "agents": 1})
+    hanging = plan.model_copy(update={"timeout_s": round(10.0 * slowdown()), "agents": 1})
     hanging = hanging.model_copy(update={"agent": (sys.executable, "-c", "import time; time.sleep(600)")})
     processes: list[ProcessRecord] = []
 
