@@ -26,10 +26,10 @@ from clonos_api.store import recoveries
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow
+from component.dashboard.rows import Browser, board, running_rows
 from support.serving import Served, write
-from support.stored import EventFile, host_row, ingest, job_row, respec, run_row
+from support.stored import EventFile, ingest, respec
 
-Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, 10, tzinfo=UTC)
 CRASH: dict[str, Any] = {"cause": "crash", "failed_generation": 1, "from_host": "host-1", "phases": []}
 TAKEOVER: dict[str, Any] = {"standby": "s", "to_host": "host-3", "generation": 2}
@@ -45,10 +45,7 @@ def running(name: str) -> Callable[[AsyncSession], Any]:
     """A job with five epochs of generation 1; its driver then fails, and generation 2 replays epoch 5."""
 
     async def make(session: AsyncSession) -> tuple[str, str]:
-        job, host = await job_row(session, name), await host_row(session)
-        run = await run_row(session, job, host)
-        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
-        await session.flush()
+        job, run = await running_rows(session, name)
         file = EventFile()
         file.start(1)
         for epoch in range(5):
@@ -71,17 +68,6 @@ def recovery(job: str, at: datetime | None = None, *, ended: bool = True, **body
         return id
 
     return make
-
-
-def board(api: Served) -> Board:
-    async def read() -> Board:
-        database = Database(api.settings.database)
-        try:
-            return await Boards(database).newest()
-        finally:
-            await database.close()
-
-    return asyncio.run(read())
 
 
 def test_an_incident_proves_from_the_epochs_that_nothing_was_lost(api: Served, browser: Browser, name: str) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import httpx
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.job_graph import GraphEdge, JobGraph, QueryNode, TopicNode
 from clonos_api.dashboard.job import flows_of
 from clonos_api.store.tables import JobRow
+from component.dashboard.rows import Browser
 from support.serving import Served, write
 from support.stored import EventFile, host_row, ingest, job_row, receive_now, run_row
-
-Browser = Callable[..., httpx.Client]
 
 
 def started(file: EventFile) -> Callable[[AsyncSession], object]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
 from httpx_sse import EventSource, ServerSentEvent
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -19,10 +18,10 @@ from clonos_api.fleet import Forecast, Line, Seat, Stall
 from clonos_api.fleet.lead import clause
 from clonos_api.store import events
 from clonos_api.store.tables import JobRow
+from component.dashboard.rows import Browser, running_rows
 from support.serving import Served, write
-from support.stored import host_row, job_row, run_row, set_figures
+from support.stored import set_figures
 
-Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RUNNING = Line(
     "1", "orders", "ada", "RUNNING", NOW, "good", (Seat("host-1", "driver", "RUNNING"),), (), None, None, 0, 12, 120.4
@@ -82,11 +81,7 @@ def test_a_job_without_output_has_no_forecast() -> None:
 
 def running(name: str) -> Callable[[AsyncSession], Any]:
     async def make(session: AsyncSession) -> str:
-        job, host = await job_row(session, name), await host_row(session)
-        run = await run_row(session, job, host)
-        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
-        tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-        job.metrics = {"queries": {"out": {"epoch": 46, "lag": {"in": 12}}}, "received_at": tomorrow}
+        job, _ = await running_rows(session, name, queries={"out": {"epoch": 46, "lag": {"in": 12}}})
         return job.id
 
     return make

@@ -36,36 +36,20 @@ from clonos_api.store import clusters, runs
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import ExceptionRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
+from component.dashboard.rows import Browser, board, line_of, running_rows
 from support.serving import Served, served, write
 from support.stored import EventFile, host_row, ingest, job_row, respec, run_row, run_spec, set_figures
 
-Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PHASES = [("detect", 5.0), ("decide", 20.0), ("wake", 60.0), ("claim", 75.5), ("restore", 140.0), ("replay", 99.5)]
 
 
-def board(api: Served) -> Board:
-    async def read() -> Board:
-        database = Database(api.settings.database)
-        try:
-            return await Boards(database).newest()
-        finally:
-            await database.close()
-
-    return asyncio.run(read())
-
-
 def guarded(name: str, *, replicas: int = 1, ready: bool = True) -> Callable[[AsyncSession], Any]:
     async def make(session: AsyncSession) -> tuple[str, str]:
-        here, there = await host_row(session), await host_row(session)
-        job = await job_row(session, name)
-        run = await run_row(session, job, here)
-        respec(job, standby={"replicas": replicas})
-        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
-        # The control plane receives epochs for another day: no machine is too slow for that.
-        tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
         queries = {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}
-        set_figures(job, {"queries": queries, "received_at": tomorrow})
+        job, run = await running_rows(session, name, queries=queries)
+        here, there = await session.get_one(HostRow, run.host), await host_row(session)
+        respec(job, standby={"replicas": replicas})
         if ready:
             state = {
                 "mode": "dedicated",
@@ -87,7 +71,7 @@ def guarded(name: str, *, replicas: int = 1, ready: bool = True) -> Callable[[As
 
 def test_the_overview_shows_why_a_job_is_degraded(api: Served, browser: Browser, name: str) -> None:
     job, _ = write(api, guarded(name, replicas=2))
-    line = next(entry for entry in board(api).lines if entry.id == job)
+    line = line_of(api, job)
     assert line.health == "weak"
     assert line.weak == ("1 of 2 standbys ready: a failure may lead to a cold restart",)
     assert (line.lag, line.last.downtime_ms if line.last else None) == (12, 431.0)
@@ -205,7 +189,7 @@ def test_a_job_has_its_health(
 ) -> None:
     job, _ = write(api, guarded(name))
     write(api, changed(job, **change))
-    line = next(entry for entry in board(api).lines if entry.id == job)
+    line = line_of(api, job)
     assert (line.health, line.exact) == (health, exact)
     assert [reason for reason in line.weak if weak and weak in reason] == list(line.weak)
     assert bool(line.weak) is (weak is not None)
@@ -255,7 +239,7 @@ def test_a_standby_on_a_lost_host_does_not_count(api: Served, name: str) -> None
         (await session.get_one(HostRow, waits.host)).state = "LOST"
 
     write(api, lose)
-    line = next(entry for entry in board(api).lines if entry.id == job)
+    line = line_of(api, job)
     assert [seat.state for seat in line.seats if seat.role == "standby"] == ["DISCONNECTED"]
     assert line.forecast is not None
     assert not line.forecast.warm
@@ -534,7 +518,7 @@ def test_close_retention_degrades_a_job_but_not_its_guarantee(api: Served, name:
         set_figures(row, {"queries": {"out": {"lag": {"in": 900}, "retention": {"in": 94}}}})
 
     write(api, close)
-    line = next(entry for entry in board(api).lines if entry.id == job)
+    line = line_of(api, job)
     assert line.weak == (
         "94 % of the records in in are unread, and its retention deletes records: unread records may be lost",
     )
@@ -551,7 +535,7 @@ def test_a_long_open_transaction_degrades_a_job(api: Served, browser: Browser, n
         set_figures(row, {"open_transactions": open_ones})
 
     write(api, hang)
-    line = next(entry for entry in board(api).lines if entry.id == job)
+    line = line_of(api, job)
     assert line.weak == ("readers of words wait for a long open transaction",)
     assert line.exact, "published records are still published once"
     with browser(Role.VIEWER) as client:
@@ -563,7 +547,7 @@ def test_a_long_open_transaction_degrades_a_job(api: Served, browser: Browser, n
         (await session.get_one(JobRow, job)).state = "STOPPED"
 
     write(api, end)
-    assert not next(entry for entry in board(api).lines if entry.id == job).weak, "nothing has checked it since"
+    assert not line_of(api, job).weak, "nothing has checked it since"
 
 
 def test_tabs_show_partitions_operators_and_lanes(api: Served, browser: Browser, name: str) -> None:

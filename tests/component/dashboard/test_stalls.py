@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.service import Role
 from clonos.testing.harness import eventually
-from clonos_api.fleet import Board, Boards, Line
+from clonos_api.fleet import Boards, Line
 from clonos_api.fleet.banner import banner_of
 from clonos_api.fleet.forecasts import BENCHMARK_MS
 from clonos_api.store.columns import JobFigures
@@ -26,26 +26,9 @@ from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
 from clonos_api.store.tokens import Expiring
+from component.dashboard.rows import DAY, Browser, board, line_of, running_rows
 from support.serving import Served, write
-from support.stored import EventFile, host_row, ingest, job_row, respec, run_row, set_figures
-
-Browser = Callable[..., httpx.Client]
-DAY = timedelta(days=1)
-
-
-def board(api: Served) -> Board:
-    async def read() -> Board:
-        database = Database(api.settings.database)
-        try:
-            return await Boards(database).newest()
-        finally:
-            await database.close()
-
-    return asyncio.run(read())
-
-
-def line_of(api: Served, job: str) -> Line:
-    return next(line for line in board(api).lines if line.id == job)
+from support.stored import EventFile, host_row, ingest, respec, run_row, set_figures
 
 
 def page_with(client: httpx.Client, text: str) -> str:
@@ -62,13 +45,9 @@ def running(name: str, **metrics: Any) -> Callable[[AsyncSession], Any]:
     """A RUNNING job without standbys; the control plane receives its epochs for another day."""
 
     async def make(session: AsyncSession) -> tuple[str, str]:
-        job, host = await job_row(session, name), await host_row(session)
-        run = await run_row(session, job, host)
-        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
-        job.state_since = datetime.now(UTC) - DAY
-        tomorrow = (datetime.now(UTC) + DAY).isoformat()
         queries = {"out": {"epoch": 46, "records_out": 50, "lag": {"in": 12}}}
-        set_figures(job, {"queries": queries, "received_at": tomorrow, **metrics})
+        job, run = await running_rows(session, name, **{"queries": queries, **metrics})
+        job.state_since = datetime.now(UTC) - DAY
         return job.id, run.id
 
     return make

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.figures import number
 from clonos.testing.harness import eventually
 from clonos_api.store import operations
+from component.dashboard.rows import Browser
 from support.serving import Served, write
 from support.stored import job_row
 
-Browser = Callable[..., httpx.Client]
 AT = "2026-01-01T12:00:00+00:00"
 
 
