@@ -77,7 +77,7 @@ class FakeApi:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        config = uvicorn.Config(self._app(), host="127.0.0.1", port=self.port, log_level="critical", lifespan="off")
+        config = uvicorn.Config(self.app(), host="127.0.0.1", port=self.port, log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
@@ -99,8 +99,8 @@ class FakeApi:
         """Replace the work of the host."""
         self.work = Work(revision=self.work.revision + 1, runs=list(runs), tasks=list(tasks))
 
-    def _app(self) -> FastAPI:
-        app = FastAPI()
+    def app(self) -> FastAPI:
+        app = FastAPI(openapi_url=None)
 
         @app.middleware("http")
         async def fail(request: Request, call_next: Any) -> Response:

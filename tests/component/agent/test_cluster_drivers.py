@@ -21,6 +21,7 @@ from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
 from component.agent.hosts import ThreadAgent, processes_of, run_spec
 from component.agent.test_supervising import reported
+from support.busy import slowdown
 
 Host = Callable[..., ThreadAgent]
 
@@ -128,12 +129,13 @@ open({str(scratch)!r}, "w").write(os.environ["TMPDIR"])
 open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 signal.pause()
 """
-    api.assign(tasks=(check("t1", cluster(), timeout_s=30.0),))
+    limit_s = round(5 * slowdown())  # the process and its child start within it
+    api.assign(tasks=(check("t1", cluster(), timeout_s=limit_s),))
     host(cluster_check_command=script(code))
     failure = result(api, "t1").failure
     assert failure is not None
     assert failure.error == "environment"
-    assert "within 30 s" in failure.what
+    assert f"within {limit_s} s" in failure.what
     for pid in map(int, pids.read_text().split()):
         eventually(lambda pid=pid: gone(pid), f"process {pid} exits")
     eventually(lambda: not Path(scratch.read_text()).exists(), "its temporary files are removed")

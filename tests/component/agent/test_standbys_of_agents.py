@@ -19,6 +19,7 @@ from clonos.testing.harness import eventually
 from component.agent.api import GUARDED_S, HEARTBEAT_S, FakeApi
 from component.agent.hosts import ProcessAgent, ThreadAgent, run_spec
 from component.agent.test_supervising import reported
+from support.busy import slowdown
 
 Host = Callable[..., ThreadAgent]
 StartProcess = Callable[..., ProcessAgent]
@@ -313,7 +314,7 @@ def self_promoting(api: FakeApi, run: str, *, stalls: bool, after_s: float) -> R
 
 
 def test_isolated_standby_promotes_itself(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
-    api.lease_s = 15.0  # a busy machine does not isolate the agent before the test does
+    api.lease_s = 4.0 * slowdown()  # a busy machine does not isolate the agent before the test does
     api.assign(self_promoting(api, run, stalls=True, after_s=5.0))
     host()
     waiting = reported(api, run, "RUNNING", driver_state="READY")

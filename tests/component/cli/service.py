@@ -118,13 +118,13 @@ class FakeService:
 
     def __init__(self, port: int = 0, *, tls: tuple[Path, Path] | None = None) -> None:
         self.clear()
-        self._app = FastAPI()
-        self._app.middleware("http")(self._watch)
+        self.app = FastAPI(openapi_url=None)
+        self.app.middleware("http")(self._watch)
         self._routes()
         self._listening = socket.create_server(("127.0.0.1", port))
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listening.getsockname()[1]}"
         config = uvicorn.Config(
-            self._app,
+            self.app,
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=1,
@@ -265,7 +265,7 @@ class FakeService:
         return shown(Page[Any](data=getattr(self, request.url.path.rpartition("/")[2])[:limit]))
 
     def _routes(self) -> None:
-        app, root = self._app, "/api/v1"
+        app, root = self.app, "/api/v1"
 
         for path in LISTS:
             app.get(root + path)(self._list)

@@ -324,7 +324,10 @@ def test_the_events_of_a_driver_that_kafka_does_not_answer(api: Served, browser:
     assert push().stall is None
 
 
-def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser, name: str) -> None:
+def test_a_takeover_is_estimated_from_earlier_ones(
+    api: Served, browser: Browser, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clonos_api.fleet.board._ESTIMATES_S", 0.0)  # the service keeps estimates for half a minute
     job, _ = write(api, running(name))
     other, _ = write(api, running(f"{name}-2"))
     done = {"outcome": "COMPLETED", "generation": 2}
