@@ -155,10 +155,7 @@ def _suggestion(name: str, model: type[BaseModel] | None, place: _Place) -> str:
 def _fields(model: type[BaseModel], place: _Place) -> Iterator[str]:
     """Yield the names of the fields at a place of a document."""
     for part in place:
-        field = next(
-            (field for name, field in model.model_fields.items() if part in (name, field.alias)),
-            None,
-        )
+        field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
         inner = model_in(field.annotation) if field is not None else None
         if inner is None:
             return

@@ -39,15 +39,7 @@ from clonos.client.responses import Backoff
 from clonos.deadline import is_set_within
 from clonos.errors import AgentReplaced, DirectoryInUse, SpecError
 from clonos.resources.host_capacity import HostCapacity
-from clonos.resources.hosts import (
-    Heartbeat,
-    HostRegister,
-    HostRegistered,
-    Push,
-    PushResult,
-    TaskResult,
-    Work,
-)
+from clonos.resources.hosts import Heartbeat, HostRegister, HostRegistered, Push, PushResult, TaskResult, Work
 from clonos.resources.service import warned_within
 from clonos.settings import Settings
 

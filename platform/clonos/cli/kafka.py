@@ -14,17 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli import show
-from clonos.cli.options import (
-    Listed,
-    Listing,
-    Lists,
-    Output,
-    Yes,
-    confirm,
-    echo,
-    kafka_of_jobs,
-    until_interrupted,
-)
+from clonos.cli.options import Listed, Listing, Lists, Output, Yes, confirm, echo, kafka_of_jobs, until_interrupted
 from clonos.errors import BrokerUnavailable, DirectoryInUse, EnvironmentFault, SpecError, TopicMissing
 from clonos.signals import stop_on_signals
 

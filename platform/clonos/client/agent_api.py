@@ -22,14 +22,7 @@ from clonos.client.responses import (
     retry_after_s,
     tls_context,
 )
-from clonos.errors import (
-    AgentReplaced,
-    ApiError,
-    ArtifactUnavailable,
-    ClonosError,
-    ControlPlaneUnavailable,
-    SpecError,
-)
+from clonos.errors import AgentReplaced, ApiError, ArtifactUnavailable, ClonosError, ControlPlaneUnavailable, SpecError
 from clonos.resources.hosts import (
     Heartbeat,
     HeartbeatResponse,

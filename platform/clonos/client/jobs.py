@@ -303,12 +303,7 @@ class Jobs(Routes):
 
         # Only the last event of a batch has an id of its own; a reconnection before it repeats the whole batch.
         for event in follow(
-            self._transport,
-            f"/jobs/{job}/logs",
-            query,
-            is_complete=is_complete,
-            stop=stop,
-            on_disconnect=texts.clear,
+            self._transport, f"/jobs/{job}/logs", query, is_complete=is_complete, stop=stop, on_disconnect=texts.clear
         ):
             texts.append(event.data)
             if event.id not in ("", position):

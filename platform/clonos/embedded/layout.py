@@ -103,8 +103,7 @@ def server_properties(
     reserved = sorted(_OWNED & extra.keys())
     if reserved:
         raise SpecError(
-            f"{', '.join(reserved)} of the embedded broker cannot be changed.",
-            hint="omit it, or use your own Kafka.",
+            f"{', '.join(reserved)} of the embedded broker cannot be changed.", hint="omit it, or use your own Kafka."
         )
     own, brokers = ports[node], len(ports)
     # The replication of a real deployment, limited by the number of brokers.

@@ -171,9 +171,7 @@ HARMLESS = frozenset(
 
 GENERATORS = frozenset(
     _named(
-        "",
-        random="Random",
-        numpy__random="default_rng RandomState SeedSequence PCG64 PCG64DXSM MT19937 Philox SFC64",
+        "", random="Random", numpy__random="default_rng RandomState SeedSequence PCG64 PCG64DXSM MT19937 Philox SFC64"
     )
 )
 """Constructors of generators: repeatable with a seed, if rows do not share the generator."""

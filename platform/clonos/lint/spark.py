@@ -13,15 +13,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-SEEDED: dict[str, int] = {
-    "rand": 0,
-    "randn": 0,
-    "random": 0,
-    "uuid": 0,
-    "shuffle": 1,
-    "randstr": 1,
-    "uniform": 2,
-}
+SEEDED: dict[str, int] = {"rand": 0, "randn": 0, "random": 0, "uuid": 0, "shuffle": 1, "randstr": 1, "uniform": 2}
 """Functions that draw a seed (CL101) unless they get more arguments than this number (CL102)."""
 
 CODES: dict[str, str] = {

@@ -146,11 +146,7 @@ def replay(
     at = round(plan.now.timestamp() * 1000)
     epoch_scope = _scope(plan.job, plan.query, plan.epoch, at, int(plan.seed, 16), plan.lineage, params)
     refusal = _Refusal(plan, of_epoch, operator, task)
-    with (
-        replace_all(refusal.of),
-        task_scope(_Recorded(epoch_scope, operator, task, answers)) as inside,
-        row_scope(0),
-    ):
+    with replace_all(refusal.of), task_scope(_Recorded(epoch_scope, operator, task, answers)) as inside, row_scope(0):
         yield Scope(inside)
 
 
@@ -177,9 +173,7 @@ def _scope(
     )
 
 
-def _read(
-    records: str | Path | Iterable[Mapping[str, Any]],
-) -> tuple[list[ExportedPlan], list[ExportedDeterminants]]:
+def _read(records: str | Path | Iterable[Mapping[str, Any]]) -> tuple[list[ExportedPlan], list[ExportedDeterminants]]:
     plans: list[ExportedPlan] = []
     determinants: list[ExportedDeterminants] = []
     where = "the records"

@@ -7,14 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from clonos.errors import BrokerUnavailable
