@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from clonos.documents import explain, read_yaml
+from clonos.documents import explain, meanings, read_yaml
 from clonos.errors import SpecError
 from clonos.jobs.spec import JobSpec
 
@@ -60,3 +60,23 @@ def test_a_field_that_is_missing_is_required() -> None:
     with pytest.raises(ValidationError) as refused:
         JobSpec.model_validate({})
     assert explain(refused.value) == "metadata: is required"
+
+
+class _Place(BaseModel):
+    street: str
+    """The street, and
+    the number.
+    """
+    town: str
+    """The town."""
+    land: str
+
+
+class _Office(_Place):
+    town: str
+    """The town of the office."""
+
+
+def test_the_meaning_of_a_field_stands_below_it_and_is_inherited() -> None:
+    assert meanings(_Office) == {"street": "The street, and the number.", "town": "The town of the office."}
+    assert meanings(int) == {}, "there is no source"
