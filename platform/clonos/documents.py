@@ -91,7 +91,7 @@ def describe_fields(schema: dict[str, Any], model: type[BaseModel], known: Mappi
 def meanings(model: type) -> Mapping[str, str]:
     """Return the meaning of each field, also of inherited ones: the text below the field in its class."""
     texts: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
+    for cls in (base for base in reversed(model.__mro__) if not base.__module__.startswith("pydantic")):
         texts |= _texts_of(cls.__module__).get(cls.__qualname__, {})
     return texts
 

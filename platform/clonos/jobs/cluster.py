@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from clonos.documents import read_yaml
-from clonos.jobs.spec import Part, check_name
+from clonos.jobs.spec import Metadata, Part
 
 # Environment variable of a driver with the value of ``spark.authenticate.secret`` of its cluster: other users of the
 # machine see command lines.
@@ -139,18 +139,11 @@ class ClusterSettings(Part):
         return self
 
 
-class ClusterMetadata(Part):
+class ClusterMetadata(Metadata):
     """Name and labels of a cluster."""
 
     name: Annotated[str, Field(max_length=100)]
     """Name of the cluster, which jobs name in `cluster`."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels: name and value."""
-
-    @field_validator("name")
-    @classmethod
-    def _check(cls, name: str) -> str:
-        return check_name(name)
 
 
 class ClusterSpec(Part):
