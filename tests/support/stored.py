@@ -16,6 +16,7 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import EventsBatch, HostRegister, LogBatch, RunSpec
 from clonos_api.store import artifacts, epochs, hosts, jobs, logs, pushed, runs
 from clonos_api.store.columns import JobFigures, Json, plain, read
+from clonos_api.store.db.bulk import together
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import Base, HostRow, JobRow, RunRow
 
@@ -99,16 +100,18 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
     """Ingest lines of one run's event file; the file is known up to the returned byte."""
     locked = await pushed.lock(session, events=[run])
     batch = EventsBatch(run=run, offset=offset, lines=list(lines), gap=gap)
-    ends = await epochs.ingest_all(session, locked, [batch])
-    await pushed.write(session, locked)
+    async with together(session):
+        ends = await epochs.ingest_all(session, locked, [batch])
+        await pushed.write(session, locked)
     return _offset(ends[0])
 
 
 async def push_log(session: AsyncSession, run: str, offset: int, text: str, *, gap: bool = False) -> int:
     """Store a piece of one run's log; the log is known up to the returned byte."""
     locked = await pushed.lock(session, logs=[run])
-    ends = await logs.push_all(session, locked, [LogBatch(run=run, offset=offset, text=text, gap=gap)])
-    await pushed.write(session, locked)
+    async with together(session):
+        ends = await logs.push_all(session, locked, [LogBatch(run=run, offset=offset, text=text, gap=gap)])
+        await pushed.write(session, locked)
     return _offset(ends[0])
 
 

@@ -36,7 +36,7 @@ from clonos_api.store.tables import (
 _S, _D = JobState, DesiredState
 _MAX_IDS: Final = 500  # in one statement
 # Missing heartbeats of an unresponsive host; a lease has as many.
-_MISSING: Final = 4
+MISSING: Final = 4
 # All hosts are unresponsive at the same time: the fault is probably here, so each needs to miss more than this.
 _ALL_UNRESPONSIVE: Final = timedelta(seconds=3)
 
@@ -281,7 +281,7 @@ def _unresponsive(hosts: list[HostRow], remaining_s: dict[str, float], moment: d
 
 
 def _unresponsive_in_s(row: HostRow, moment: datetime) -> float:
-    return (row.heartbeat_at - moment).total_seconds() + _MISSING * row.heartbeat_interval_s
+    return (row.heartbeat_at - moment).total_seconds() + MISSING * row.heartbeat_interval_s
 
 
 def _may_need_decision() -> ColumnElement[bool]:

@@ -22,16 +22,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile import decisions as d
-from clonos_api.reconcile import ending, standbys
+from clonos_api.reconcile import ending, quiet, standbys, tidying
 from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
-from clonos_api.reconcile.facts import JobFacts
+from clonos_api.reconcile.facts import JobFacts, StandbyDemand
 from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.load import JobCase, Snapshot, load, needs_slot, standby_facts, unchanged
 from clonos_api.reconcile.placement import Fleet, Placement, place
 from clonos_api.reconcile.standby_demands import load_standby_demands
-from clonos_api.reconcile.tidying import EVERY_S, tidy
 from clonos_api.reconcile.transitions import begins_new_start
 from clonos_api.settings import ApiSettings
 from clonos_api.store import hosts, lease, tokens
@@ -80,12 +79,12 @@ async def run(database: Database, settings: ApiSettings) -> None:
             _log.info("lease-acquired", token=token)
             term = Term(database, settings, leader, token)
             pruning = group.create_task(_repeat("retention", _PRUNE_EVERY_S, term.prune), name="clonos-retention")
-            tidying = group.create_task(_repeat("tidying", EVERY_S, term.tidy), name="clonos-tidying")
+            tidier = group.create_task(_repeat("tidying", tidying.EVERY_S, term.tidy), name="clonos-tidying")
             try:
                 await term.lead()
             finally:
                 pruning.cancel()
-                tidying.cancel()
+                tidier.cancel()
             _log.warning("lease-lost", token=token)
 
 
@@ -99,6 +98,8 @@ class Term:
         self._notifier = database.notifier
         self._locations = CheckpointLocations.of(settings)
         self._host_lease_s = settings.host_lease_s
+        # A lease that ends later is from before the database's clock was set back.
+        self._longest_lease_s = hosts.longest_lease_s(settings.host_lease_s) + lease.AHEAD_S
         self._rejoin_s = settings.host_lease_s + _REJOIN_S
         self._available_since = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._last_answer = self._available_since  # when the database answered last
@@ -107,6 +108,9 @@ class Term:
         self._has_new_driver = False  # whether the current round has placed or promoted a driver
         self._expiries_logged: dict[str, datetime] = {}  # id of a token → when its expiry was logged
         self._ended_early = False  # whether the previous round ended early, as described in `round`
+        # What a whole round began with that found nothing to do; None: the previous one found something.
+        self._quiet: quiet.Signs | None = None
+        self._next_whole_round = 0.0  # by the monotonic clock
 
     @property
     def leads(self) -> bool:
@@ -139,11 +143,18 @@ class Term:
 
         A round that has placed or promoted a driver ends there: readers wait until the agent has fetched that work, and
         this process answers the agent. The next round continues with standbys and operations.
+
+        A round without work is followed by rounds that only read whether that may have changed (`quiet`).
         """
         self._check_availability()
         self._has_new_driver = False
         valid = self._heartbeats_valid
         async with self.database.reading(origin=Origin.LEADER) as session:
+            signs = await quiet.read(session)
+            if self._is_quiet(signs):
+                self._answered()
+                return False
+            self._quiet = None
             snapshot = await load(session, heartbeats_valid=valid)
             pending = await ending.read(session)
         self._answered()
@@ -166,7 +177,10 @@ class Term:
         self._ended_early = self._has_new_driver and not self._ended_early
         if self._ended_early:
             return True
-        again |= await self._reconcile_standbys(snapshot)
+        demands = await self._standby_demands(snapshot)
+        again |= await self._reconcile_standbys(demands, snapshot.fleet)
+        if not again and not snapshot.cases and not pending and quiet.is_satisfied(demands):
+            self._quiet, self._next_whole_round = signs, time.monotonic() + quiet.WHOLE_ROUND_S
         for operation in pending:
             if not self.leads:
                 return False
@@ -179,6 +193,18 @@ class Term:
             async with self._transaction() as session:
                 await ending.expire(session)
         return again
+
+    def _is_quiet(self, signs: quiet.Signs) -> bool:
+        """Whether nothing has happened since a round without work. Sets when the next round has to begin."""
+        if signs.unresponsive_in_s is not None and signs.unresponsive_in_s > 0:
+            self._next_s = min(ROUND_S, signs.unresponsive_in_s)
+        return (
+            self._quiet is not None
+            and self._quiet.versions == signs.versions
+            and time.monotonic() < self._next_whole_round
+            and all(seconds is None or seconds > 0 for seconds in (signs.unresponsive_in_s, signs.lost_in_s))
+            and (signs.longest_lease_s or 0) <= self._longest_lease_s
+        )
 
     def _reserve_slots(self, snapshot: Snapshot) -> None:
         """Reserves slots only for jobs that an open host accepts: others, such as those whose checkpoint is a path of a
@@ -261,15 +287,17 @@ class Term:
                 elif isinstance(decision, d.PlaceRun | d.PromoteStandby):
                     self._has_new_driver = True
 
-    async def _reconcile_standbys(self, snapshot: Snapshot) -> bool:
-        """Add, move and drop standbys, after all drivers are placed; return whether a job changed concurrently."""
+    async def _standby_demands(self, snapshot: Snapshot) -> list[tuple[StandbyDemand, JobCase]]:
         async with self.database.reading(origin=Origin.LEADER) as session:
-            demands = await load_standby_demands(session, snapshot, self._locations)
+            return await load_standby_demands(session, snapshot, self._locations)
+
+    async def _reconcile_standbys(self, demands: Sequence[tuple[StandbyDemand, JobCase]], fleet: Fleet) -> bool:
+        """Add, move and drop standbys, after all drivers are placed; return whether a job changed concurrently."""
         again = False
         for demand, case in demands:
             decisions: list[d.Decision] = []
             with Isolated("job", case.job.id):
-                decisions = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], snapshot.fleet)
+                decisions = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], fleet)
             if not self.leads:
                 return False
             if not decisions:
@@ -284,7 +312,7 @@ class Term:
     async def _lose_hosts(self, snapshot: Snapshot) -> bool:
         """Mark hosts with an expired lease as lost; after an outage of the service, hosts can reconnect first."""
         alive = [host for host in snapshot.hosts if host.state in ("READY", "DRAINING")]
-        latest = snapshot.now + timedelta(seconds=hosts.longest_lease_s(self._host_lease_s) + lease.AHEAD_S)
+        latest = snapshot.now + timedelta(seconds=self._longest_lease_s)
         if any(host.lease_until > latest for host in alive):
             async with self._transaction() as session:
                 await hosts.shorten_leases(session, lease_s=self._host_lease_s)
@@ -298,8 +326,11 @@ class Term:
 
     async def tidy(self) -> None:
         """End rows that would otherwise wait forever (`clonos_api.reconcile.tidying`)."""
+        async with self.database.reading(origin=Origin.LEADER) as session:
+            if not await tidying.is_needed(session):
+                return
         async with self._transaction() as session:
-            ended = await tidy(session)
+            ended = await tidying.tidy(session)
         if ended:
             _log.info("tidied", ended=ended)
 

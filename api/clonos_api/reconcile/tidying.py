@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
@@ -26,6 +26,27 @@ from clonos_api.store.db.clock import now
 from clonos_api.store.tables import HostRow, JobRow, RecoveryRow, RunRow, SavepointRow, TaskRow
 
 EVERY_S: Final = 5.0
+
+
+_LOST: Final = (
+    RunRow.ended_at.is_(None),
+    RunRow.state != "LOST",
+    RunRow.spec["desired"].as_string() == "ABSENT",
+    HostRow.state == HostState.LOST,
+)
+_WAITING: Final = select(
+    or_(
+        select(RecoveryRow.id).where(RecoveryRow.ended_at.is_(None)).exists(),
+        select(SavepointRow.id).where(SavepointRow.state.in_(IN_PROGRESS)).exists(),
+        select(TaskRow.id).where(TaskRow.ended_at.is_(None)).exists(),
+        select(RunRow.id).join(HostRow, HostRow.id == RunRow.host).where(*_LOST).exists(),
+    )
+)
+
+
+async def is_needed(session: AsyncSession) -> bool:
+    """Whether there are rows that `tidy` may end."""
+    return bool((await session.execute(_WAITING)).scalar_one())
 
 
 async def tidy(session: AsyncSession) -> int:
@@ -67,14 +88,8 @@ async def _tasks(session: AsyncSession, needed: set[str]) -> int:
 async def _lost_runs(session: AsyncSession) -> int:
     """Discarded runs whose host is lost."""
     query = select(RunRow).join(HostRow, HostRow.id == RunRow.host).order_by(RunRow.id)
-    discarded = (
-        RunRow.ended_at.is_(None),
-        RunRow.state != "LOST",
-        RunRow.spec["desired"].as_string() == "ABSENT",
-        HostRow.state == HostState.LOST,
-    )
     lost = 0
-    for run in (await session.scalars(query.where(*discarded))).all():
+    for run in (await session.scalars(query.where(*_LOST))).all():
         async with isolated_part(session, "run", run.id):
             await runs.lose(session, run)
             lost += 1

@@ -24,6 +24,7 @@ from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
 from clonos_api.routes.access import API, AgentCaller, IdPath, changing
 from clonos_api.routes.documented import problems
 from clonos_api.store import epochs, hosts, logs, outcomes, pushed, runs, tasks
+from clonos_api.store.db.bulk import together
 from clonos_api.store.db.database import Origin
 from clonos_api.store.tables import HostRow
 
@@ -122,13 +123,14 @@ async def push_all(host: IdPath, body: Push, caller: AgentCaller, replica: Repli
     """
 
     async def change(session: AsyncSession) -> tuple[PushResult, set[str]]:
-        await _check(session, host, body.instance)
-        locked = await pushed.lock(
-            session, events=[batch.run for batch in body.events], logs=[batch.run for batch in body.logs], host=host
-        )
-        ends = await epochs.ingest_all(session, locked, body.events)
-        logged = await logs.push_all(session, locked, body.logs)
-        await pushed.write(session, locked)
+        with_events, with_logs = [batch.run for batch in body.events], [batch.run for batch in body.logs]
+        locked = await pushed.lock(session, events=with_events, logs=with_logs, agent=(host, body.instance))
+        if not locked.runs or any(run not in locked.runs for run in (*with_events, *with_logs)):
+            await _check(session, host, body.instance)  # another agent, or a run of another host
+        async with together(session):
+            ends = await epochs.ingest_all(session, locked, body.events)
+            logged = await logs.push_all(session, locked, body.logs)
+            await pushed.write(session, locked)
         taken = PushResult(
             events=[_taken(batch.run, end) for batch, end in zip(body.events, ends, strict=True)],
             logs=[_taken(batch.run, end) for batch, end in zip(body.logs, logged, strict=True)],

@@ -13,6 +13,7 @@ from typing import Final
 from sqlalchemy import String, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.hosts import HostState
 from clonos_api.store.columns import IngestState, JobFigures
 from clonos_api.store.db.bulk import update_all
 from clonos_api.store.tables import HostRow, JobRow, RunRow
@@ -51,7 +52,10 @@ class Locked:
     runs: dict[str, LockedRun]
 
 
-_OWN: Final = or_(bindparam("host", type_=String).is_(None), RunRow.host == bindparam("host", type_=String))
+_OF_AGENT: Final = select(HostRow.id).where(
+    HostRow.id == bindparam("host"), HostRow.instance == bindparam("instance"), HostRow.state != HostState.REMOVED
+)
+_OWN: Final = or_(bindparam("host", type_=String).is_(None), RunRow.host.in_(_OF_AGENT))
 _JOBS: Final = (
     select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics)
     .where(JobRow.id.in_(select(RunRow.job).where(RunRow.id.in_(bindparam("events", expanding=True)), _OWN)))
@@ -77,14 +81,18 @@ _RUNS: Final = (
 
 
 async def lock(
-    session: AsyncSession, *, events: Iterable[str] = (), logs: Iterable[str] = (), host: str | None = None
+    session: AsyncSession,
+    *,
+    events: Iterable[str] = (),
+    logs: Iterable[str] = (),
+    agent: tuple[str, str] | tuple[None, None] = (None, None),
 ) -> Locked:
     """Lock the rows of the runs whose ids are in `events` or `logs`, and of the jobs of those in `events`.
 
-    Unknown runs, and runs of other hosts than `host` (id), are left out.
+    Unknown runs are left out, and those of other hosts than that of `agent`: the host's id, and its agent's instance.
     """
     with_events = sorted(set(events))
-    chosen = {"events": with_events, "runs": sorted({*with_events, *logs}), "host": host}
+    chosen = {"events": with_events, "runs": sorted({*with_events, *logs}), "host": agent[0], "instance": agent[1]}
     jobs = [LockedJob(*row) for row in await session.execute(_JOBS, chosen)] if with_events else []
     runs = [LockedRun(*row) for row in await session.execute(_RUNS, chosen)]
     return Locked({job.id: job for job in jobs}, {run.id: run for run in runs})

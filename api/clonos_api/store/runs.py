@@ -5,10 +5,10 @@ Events: ``run.created``, ``run.state``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostTask, RunReport, RunSpec, Work
@@ -67,7 +67,8 @@ async def report(session: AsyncSession, host: str, reports: Sequence[RunReport])
     changes_by_run = await news(session, host, reports)
     if not changes_by_run:
         return []
-    query = select(RunRow).where(*_open(host, changes_by_run)).order_by(RunRow.id).with_for_update()
+    which = RunRow.host == host, RunRow.id.in_(changes_by_run), RunRow.ended_at.is_(None)
+    query = select(RunRow).where(*which).order_by(RunRow.id).with_for_update()
     locked = await session.scalars(query.execution_options(populate_existing=True))
     changed = []
     for row in locked.all():
@@ -90,15 +91,11 @@ async def news(session: AsyncSession, host: str, reports: Sequence[RunReport]) -
     by_run = {report.run: report for report in reports}
     if not by_run:
         return {}
-    known = await session.execute(select(*_REPORTED).where(*_open(host, by_run)))
+    known = await session.execute(_REPORTED, {"host": host, "runs": list(by_run)})
     return {row.id: by_run[row.id] for row in known if _changes(row, by_run[row.id])}
 
 
-def _open(host: str, runs: Iterable[str]) -> tuple[ColumnElement[bool], ...]:
-    return RunRow.host == host, RunRow.id.in_(runs), RunRow.ended_at.is_(None)
-
-
-_REPORTED: Final = (
+_REPORTED: Final = select(
     RunRow.id,
     RunRow.state,
     RunRow.driver_state,
@@ -110,7 +107,7 @@ _REPORTED: Final = (
     RunRow.consecutive_failures,
     RunRow.started_at,
     RunRow.ended_at,
-)
+).where(RunRow.host == bindparam("host"), RunRow.id.in_(bindparam("runs", expanding=True)), RunRow.ended_at.is_(None))
 
 
 def _changes(row: Any, report: RunReport) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clonos_api.reconcile import loop
+from clonos_api.reconcile import loop, quiet
 from clonos_api.reconcile.loop import ROUND_S, Term
 from clonos_api.settings import ApiSettings
 
@@ -62,8 +62,12 @@ async def test_a_pause_while_hosts_are_read_discards_them(
     async def read(_session: object) -> list[object]:
         return []
 
+    async def signs(_session: object) -> quiet.Signs:
+        return quiet.Signs(None, None, None, ())
+
     monkeypatch.setattr(loop, "load", load)
     monkeypatch.setattr(loop.ending, "read", read)
+    monkeypatch.setattr(loop.quiet, "read", signs)
     database: Any = SimpleNamespace(reading=lambda **_: contextlib.nullcontext())
     term.database = database
     assert await term.round(), "the next round follows at once"

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from clonos_api.store import events, hosts
+from clonos_api.store.db import database as database_module
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.notifier import Notifier
 from support.busy import within
@@ -125,7 +126,8 @@ async def test_a_database_without_the_newest_commits_corrects_the_numbers() -> N
     assert notifier.seen() == {"host": 4, "other": 5, "new": 1}
 
 
-async def test_commits_of_other_replicas_wake_readers(url: str) -> None:
+async def test_commits_of_other_replicas_wake_readers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "_LISTEN_S", 60.0)  # on PostgreSQL the notification wakes them
     here, there = Database(url, wait_s=60), Database(url, wait_s=60)
     watching = asyncio.create_task(there.watch_commits())
     async with here.transaction() as session:

@@ -1,16 +1,18 @@
 """Writes many rows of one table in one statement.
 
-PostgreSQL receives the rows as one JSON document, so the client's cost does not grow with the number of rows. SQLite
-runs in this process and receives them one at a time.
+PostgreSQL receives the rows as one JSON document, so the client's cost does not grow with the number of rows. It can
+receive the rows of several tables in one statement (`together`). SQLite runs in this process and receives rows one at a
+time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Executable, Table, and_, bindparam, column, func, select, update
+from sqlalchemy import Executable, Table, and_, bindparam, column, func, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -20,6 +22,37 @@ from clonos_api.store.tables import Base
 
 Row = Mapping[str, Any]
 _Names = tuple[str, ...]
+_TOGETHER: Final = "clonos.together"
+
+
+class _Shape(NamedTuple):
+    """The form of a write, without its rows."""
+
+    of: type[Base]
+    columns: _Names
+    keys: _Names
+    replace: _Names
+    add: _Names
+    inserts: bool
+
+
+@asynccontextmanager
+async def together(session: AsyncSession) -> AsyncIterator[None]:
+    """On PostgreSQL, write the rows of all calls inside the context at its end, in one statement.
+
+    At most one call for each table. Reads inside the context do not see these rows.
+    """
+    if session.get_bind().dialect.name != "postgresql":
+        yield
+        return
+    writes: list[tuple[_Shape, Sequence[Row]]] = session.info.setdefault(_TOGETHER, [])
+    try:
+        yield
+        if writes:
+            statement = _joined(tuple(shape for shape, _ in writes))
+            await session.execute(statement, {_document(shape): plain(rows) for shape, rows in writes})
+    finally:
+        del session.info[_TOGETHER]
 
 
 async def insert_all(
@@ -42,7 +75,7 @@ async def insert_all(
         add: Columns that the update increments.
     """
     if rows:
-        await _write(session, _insert, of, rows, keys, replace, add)
+        await _write(session, _Shape(of, tuple(rows[0]), keys, replace, add, inserts=True), rows)
 
 
 async def update_all(
@@ -58,58 +91,71 @@ async def update_all(
         add: Columns that are incremented; the others are set.
     """
     if rows:
-        await _write(session, _update, of, rows, keys, (), add)
+        await _write(session, _Shape(of, tuple(rows[0]), keys, (), add, inserts=False), rows)
 
 
-async def _write(
-    session: AsyncSession, make: Any, of: type[Base], rows: Sequence[Row], keys: _Names, replace: _Names, add: _Names
-) -> None:
+async def _write(session: AsyncSession, shape: _Shape, rows: Sequence[Row]) -> None:
     dialect = session.get_bind().dialect.name
-    statement = make(dialect, of, tuple(rows[0]), keys, replace, add)
-    if dialect == "postgresql":
-        await session.execute(statement, {"rows": plain(rows)})
+    if _TOGETHER in session.info:
+        session.info[_TOGETHER].append((shape, rows))
+    elif dialect == "postgresql":
+        await session.execute(_statement(dialect, shape), {_document(shape): plain(rows)})
     else:
-        await session.execute(statement, [{f"_{name}": value for name, value in row.items()} for row in rows])
+        values = [{f"_{name}": value for name, value in row.items()} for row in rows]
+        await session.execute(_statement(dialect, shape), values)
 
 
 @cache
-def _insert(dialect: str, of: type[Base], columns: _Names, keys: _Names, replace: _Names, add: _Names) -> Executable:
-    table = _table(of)
+def _joined(shapes: tuple[_Shape, ...]) -> Executable:
+    writes = [_statement("postgresql", shape).cte(f"_{shape.of.__tablename__}") for shape in shapes]
+    return select(literal(1)).add_cte(*writes)
+
+
+@cache
+def _statement(dialect: str, shape: _Shape) -> Any:
+    return (_insert if shape.inserts else _update)(dialect, shape)
+
+
+def _insert(dialect: str, shape: _Shape) -> Any:
+    table, columns = _table(shape.of), shape.columns
     if dialect == "postgresql":
-        source = _source(table, columns)
+        source = _source(shape)
         statement: Any = postgresql.insert(table).from_select(
             list(columns), select(*(source.c[name] for name in columns))
         )
     else:
         statement = sqlite.insert(table).values({name: _parameter(table, name) for name in columns})
-    if keys:
-        set_ = {name: statement.excluded[name] for name in replace}
-        set_ |= {name: table.c[name] + statement.excluded[name] for name in add}
-        statement = statement.on_conflict_do_update(index_elements=list(keys), set_=set_)
-    return cast(Executable, statement)
+    if shape.keys:
+        set_ = {name: statement.excluded[name] for name in shape.replace}
+        set_ |= {name: table.c[name] + statement.excluded[name] for name in shape.add}
+        statement = statement.on_conflict_do_update(index_elements=list(shape.keys), set_=set_)
+    return statement
 
 
-@cache
-def _update(dialect: str, of: type[Base], columns: _Names, keys: _Names, replace: _Names, add: _Names) -> Executable:
-    table = _table(of)
-    source = (
-        _source(table, columns).c if dialect == "postgresql" else {name: _parameter(table, name) for name in columns}
-    )
+def _update(dialect: str, shape: _Shape) -> Any:
+    table, columns = _table(shape.of), shape.columns
+    source = _source(shape).c if dialect == "postgresql" else {name: _parameter(table, name) for name in columns}
     values = {
-        name: table.c[name] + source[name] if name in add else source[name] for name in columns if name not in keys
+        name: table.c[name] + source[name] if name in shape.add else source[name]
+        for name in columns
+        if name not in shape.keys
     }
-    return update(table).values(values).where(and_(*(table.c[name] == source[name] for name in keys)))
+    return update(table).values(values).where(and_(*(table.c[name] == source[name] for name in shape.keys)))
 
 
 def _table(of: type[Base]) -> Table:
     return cast(Table, of.__table__)
 
 
-def _source(table: Table, columns: _Names) -> TableValuedAlias:
-    rows = func.jsonb_to_recordset(bindparam("rows", type_=postgresql.JSONB()))
-    return rows.table_valued(*(column(name, table.c[name].type) for name in columns), name="source").render_derived(
-        with_types=True
-    )
+def _document(shape: _Shape) -> str:
+    return f"rows_of_{shape.of.__tablename__}"
+
+
+def _source(shape: _Shape) -> TableValuedAlias:
+    table = _table(shape.of)
+    rows = func.jsonb_to_recordset(bindparam(_document(shape), type_=postgresql.JSONB()))
+    columns = (column(name, table.c[name].type) for name in shape.columns)
+    return rows.table_valued(*columns, name="source").render_derived(with_types=True)
 
 
 def _parameter(table: Table, name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import select
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from sqlalchemy import event, func, literal, text, union_all
 from sqlalchemy import select as select_rows
 from sqlalchemy.engine import URL, make_url
@@ -48,10 +50,14 @@ _LOCK_MS: Final = 5_000
 # Maximum time that a stopped replica (SIGSTOP, a sleeping laptop) holds its locks. Longer locks would keep agents from
 # renewing their leases through the other replicas, and their hosts would be marked lost.
 _IDLE_MS: Final = 2_000
-_WATCH_S: Final = 0.25
+_WATCH_S: Final = 0.25  # between two looks for commits of other replicas
+_LISTEN_S: Final = 1.0  # the same on PostgreSQL, which reports them at once; lost commits are not reported
+_CHANNEL: Final = "clonos_commits"
 _REVISIONS: Final = union_all(
     select_rows(literal(EVENTS), func.coalesce(func.max(EventRow.seq), 0)), select_rows(HostRow.id, HostRow.revision)
 )
+# A commit of an agent that waited for no disk could lose an event number that readers have seen.
+_NOTIFY: Final = text("SELECT set_config('synchronous_commit', 'on', true), pg_notify(:channel, :by)")
 _FLUSH_S: Final = 1.0
 _FAULT_PAUSE_S: Final = 10.0
 _REFUSAL_S: Final = 10.0
@@ -133,6 +139,7 @@ class Database:
             )
         # SQLite has one writer. The writers of this process queue here, in order, instead of in SQLite's busy loop.
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
+        self._name = secrets.token_hex(8)  # of this replica, in notifications
         self._closing: set[asyncio.Task[None]] = set()
         self._background: dict[str, asyncio.Task[None]] = {}
         self._refusal: tuple[float, str] | None = None  # when the disk was full, and the reason
@@ -169,9 +176,8 @@ class Database:
                 yield session
                 await session.flush()
                 await commit_hooks.run_hooks(session)
-                if origin is Origin.AGENT and self.dialect == "postgresql" and has_notifications(session):
-                    # Otherwise readers could see an event number that the server reuses after a crash.
-                    await session.execute(text("SET LOCAL synchronous_commit = on"))
+                if self.dialect == "postgresql" and has_notifications(session):
+                    await session.execute(_NOTIFY, {"channel": _CHANNEL, "by": self._name})
                 try:
                     await session.commit()
                 finally:
@@ -296,14 +302,34 @@ class Database:
         return {_READ: read, **({"isolation_level": "AUTOCOMMIT"} if autocommit else {})}
 
     async def watch_commits(self) -> None:
-        """Poll for the commits of other replicas and wake the waiters of this process, until cancelled."""
+        """Wake the waiters of this process after the commits of other replicas, until cancelled."""
         while True:
             with contextlib.suppress(DatabaseUnavailable):
-                before = self.notifier.seen()
-                async with self.reading() as session:
-                    current = dict((await session.execute(_REVISIONS)).all())
-                self.notifier.correct(before, current)
+                if self.dialect == "postgresql":
+                    await self._listen()
+                await self._read_revisions()
             await asyncio.sleep(_WATCH_S)
+
+    async def _listen(self) -> None:
+        """Read the revisions at each commit of another replica, on a connection of its own, until it is lost."""
+        _, address = self._engine.dialect.create_connect_args(self.url)
+        try:
+            connecting = psycopg.AsyncConnection.connect(**address, **_connect_args(), autocommit=True)
+            async with await connecting as connection:
+                await connection.execute(f"LISTEN {_CHANNEL}")
+                while True:
+                    await self._read_revisions()
+                    async for notification in connection.notifies(timeout=_LISTEN_S):
+                        if notification.payload != self._name:
+                            break
+        except psycopg.Error as error:
+            raise DatabaseUnavailable(f"The database does not answer: {error}") from error
+
+    async def _read_revisions(self) -> None:
+        before = self.notifier.seen()
+        async with self.reading() as session:
+            current = dict((await session.execute(_REVISIONS)).all())
+        self.notifier.correct(before, current)
 
     async def _close_session(self, session: AsyncSession) -> None:
         """Close a session completely even if the caller is cancelled, so that its connection returns to the pool."""
@@ -392,7 +418,7 @@ def _sqlite_unavailable(error: sqlite3.OperationalError) -> bool:
     )
 
 
-def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> AsyncEngine:
+def _connect_args(**more: str) -> dict[str, Any]:
     options = {
         **more,
         "statement_timeout": _STATEMENT_MS,
@@ -400,6 +426,15 @@ def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> 
         "idle_in_transaction_session_timeout": _IDLE_MS,
         "timezone": "UTC",
     }
+    return {
+        "connect_timeout": _CONNECT_S,
+        "tcp_user_timeout": _STATEMENT_MS,
+        "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        "application_name": "clonos",
+    }
+
+
+def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> AsyncEngine:
     engine = create_async_engine(
         url,
         json_deserializer=_json_text,
@@ -407,12 +442,7 @@ def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> 
         max_overflow=0,
         pool_timeout=wait_s,
         pool_recycle=1800,
-        connect_args={
-            "connect_timeout": _CONNECT_S,
-            "tcp_user_timeout": _STATEMENT_MS,
-            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
-            "application_name": "clonos",
-        },
+        connect_args=_connect_args(**more),
     )
     event.listen(engine.sync_engine, "checkout", _checked_out)
     return engine

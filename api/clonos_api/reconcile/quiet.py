@@ -1,0 +1,66 @@
+"""Tells with one statement whether a round of the reconciler can find anything to do.
+
+After a round without work, another one can only find work if a row has changed that it reads, or if heartbeats are
+missing. Each change of these rows increments their `row_version` (`store.db.swap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import case, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.hosts import HostState
+from clonos_api.reconcile.facts import StandbyDemand
+from clonos_api.reconcile.load import MISSING, JobCase
+from clonos_api.store.db.clock import clock, seconds_between
+from clonos_api.store.tables import ClusterRow, EventRow, HostRow, JobRow, OperationRow, RunRow, StandbyRow
+
+# A whole round follows after this time at the latest: the capacity of a host has no version.
+WHOLE_ROUND_S: Final = 5.0
+_ROW: Final = 1 << 20  # counts a row beside its version, so that a removed row shows too
+_VERSIONED: Final = (HostRow, JobRow, RunRow, StandbyRow, OperationRow, ClusterRow)
+_IS_ALIVE: Final = HostRow.state.in_((HostState.READY, HostState.DRAINING))
+_LEASE_S: Final = case((_IS_ALIVE, seconds_between(clock(), HostRow.lease_until)))
+_SILENCE_S: Final = seconds_between(clock(), HostRow.heartbeat_at) + MISSING * HostRow.heartbeat_interval_s
+_SIGNS: Final = select(
+    func.min(case((HostRow.state == HostState.READY, _SILENCE_S))),
+    func.min(_LEASE_S),
+    func.max(_LEASE_S),
+    select(func.max(EventRow.seq)).scalar_subquery(),
+    *(select(func.sum(table.row_version + _ROW)).scalar_subquery() for table in _VERSIONED),
+)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What shows that a round may find work.
+
+    Attributes:
+        unresponsive_in_s: Seconds until the first READY host is unresponsive unless it sends a heartbeat.
+        lost_in_s: Seconds until the first lease of a host expires.
+        longest_lease_s: Seconds until the last of these leases expires.
+        versions: The newest event, and sums of the versions of rows.
+    """
+
+    unresponsive_in_s: float | None
+    lost_in_s: float | None
+    longest_lease_s: float | None
+    versions: tuple[int | None, ...]
+
+
+async def read(session: AsyncSession) -> Signs:
+    """Read the signs, before the rows that a round works on."""
+    unresponsive_in_s, lost_in_s, longest_lease_s, *versions = (await session.execute(_SIGNS)).one()
+    return Signs(unresponsive_in_s, lost_in_s, longest_lease_s, tuple(versions))
+
+
+def is_satisfied(demands: Sequence[tuple[StandbyDemand, JobCase]]) -> bool:
+    """Whether no job waits for a time or a host to get a standby."""
+    return all(
+        not demand.failed_recently and not demand.recovery_open and len(case.standbys) >= demand.replicas
+        for demand, case in demands
+    )
