@@ -1,6 +1,7 @@
 """Reconciles the actual state of jobs with their desired state.
 
-One replica leads (`store.lease`); its `loop` repeats, on each event and every second:
+One replica leads (`store.lease`); its `loop` repeats, on each event and every second, unless `quiet` shows that nothing
+has changed since a round without work:
 
 1. `load` reads the jobs that may need a decision, and all hosts, into a `Snapshot`.
 2. `decide` and `standbys` return decisions (`decisions`). They are pure functions of facts (`facts`): no I/O, no clock.
@@ -17,7 +18,7 @@ Invariants:
   running driver.
 - `transitions.RULES` has each state change, with the user's request that it requires.
 - Each transient state has a deadline, or waits for a host and shows that as its failure.
-- No state is kept between rounds, so that a new leader continues at any point.
+- Decisions depend on the database alone, so that a new leader continues at any point.
 - Writes of a replica that has lost the lease fail.
 
 The package must not import routes, the dashboard, admission or streams.

@@ -1,6 +1,6 @@
 """The reconciler's loop on the leader: load, decide, apply; on each event and every second.
 
-No state is carried from one round to the next, so that a new leader continues where the previous one stopped. The
+Decisions depend on the database alone, so that a new leader continues where the previous one stopped. The
 decisions about a job are written in one transaction that checks the leader's fencing token. Simple decisions about
 several jobs share a transaction; if it fails, each job gets its own, so that one failing job does not block the others.
 """

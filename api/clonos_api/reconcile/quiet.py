@@ -1,4 +1,4 @@
-"""Tells with one statement whether a round of the reconciler can find anything to do.
+"""Reads with one statement whether a round of the reconciler can find anything to do.
 
 After a round without work, another one can only find work if a row has changed that it reads, or if heartbeats are
 missing. Each change of these rows increments their `row_version` (`store.db.swap`).

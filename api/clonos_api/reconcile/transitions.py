@@ -17,54 +17,33 @@ class Intent:
     restart: bool = False  # a new start is requested, although the job runs or has ended
 
 
-Guard = Callable[[Intent], bool]
-
-
 def always(intent: Intent) -> bool:
-    """Check nothing: the transition records an observed fact.
-
-    A guard of `Rule`: whether the user's request allows the transition.
-    """
+    """Check nothing: the transition records an observed fact."""
     return True
 
 
 def run_desired(intent: Intent) -> bool:
-    """Check that the desired state is RUNNING.
-
-    A guard of `Rule`: whether the user's request allows the transition.
-    """
+    """Check that the desired state is RUNNING."""
     return intent.desired is DesiredState.RUNNING
 
 
 def restart_desired(intent: Intent) -> bool:
-    """Check that the desired state is RUNNING, requested after the job had ended.
-
-    A guard of `Rule`: whether the user's request allows the transition.
-    """
+    """Check that the desired state is RUNNING, requested after the job had ended."""
     return intent.desired is DesiredState.RUNNING and intent.restart
 
 
 def not_canceled(intent: Intent) -> bool:
-    """Check that the desired state is not CANCELED.
-
-    A guard of `Rule`: whether the user's request allows the transition.
-    """
+    """Check that the desired state is not CANCELED."""
     return intent.desired is not DesiredState.CANCELED
 
 
 def stop_desired(intent: Intent) -> bool:
-    """Check that the desired state is STOPPED.
-
-    A guard of `Rule`: whether the user's request allows the transition.
-    """
+    """Check that the desired state is STOPPED."""
     return intent.desired is DesiredState.STOPPED
 
 
 def cancel_desired(intent: Intent) -> bool:
-    """Check that the desired state is CANCELED.
-
-    A guard of `Rule`: whether the user's request allows the transition.
-    """
+    """Check that the desired state is CANCELED."""
     return intent.desired is DesiredState.CANCELED
 
 
@@ -75,7 +54,9 @@ class Rule:
     source: JobState
     target: JobState
     when: str  # condition in words, for the documentation
-    guard: Guard = always  # condition on the user's request
+    guard: Callable[[Intent], bool] = (
+        always  # checks the user's request; documented by its docstring
+    )
     # whether the transition begins a new start of the job: earlier runs and the stop request no longer count, and a
     # pending restart request is satisfied
     new_start: bool = False
