@@ -12,6 +12,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,9 +20,8 @@ from typing import Any, Final
 
 import httpx
 
-from clonos_api.alerts.receiver_addresses import ForbiddenAddress, addresses_of
 from clonos_api.fleet.alerts import Alert
-from clonos_api.settings import Webhook
+from clonos_api.settings import Webhook, serves_metadata
 
 TIMEOUT_S: Final = 10.0
 _PORTS: Final = {"http": 80, "https": 443}
@@ -121,3 +121,32 @@ async def _sent(client: httpx.AsyncClient, url: httpx.URL, body: bytes, headers:
             if address == addresses[-1]:
                 raise
     raise OSError("the name has no address")
+
+
+class ForbiddenAddress(Exception):
+    """A receiver's name resolves to an address where clouds serve the credentials of their machines."""
+
+
+async def addresses_of(host: str, port: int) -> list[str]:
+    """Resolve the name of a receiver. A caller connects to these addresses, since the name may resolve to others later.
+
+    Args:
+        host: Host name, or an IP address without brackets.
+        port: Port of the receiver.
+
+    Returns:
+        IP addresses in the order of preference.
+
+    Raises:
+        ForbiddenAddress: At least one of the addresses is link-local, or another one of metadata.
+        OSError: The name cannot be resolved.
+
+    Example:
+        >>> asyncio.run(addresses_of("127.0.0.1", 80))
+        ['127.0.0.1']
+    """
+    resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in resolved))
+    if any(serves_metadata(address) for address in addresses):
+        raise ForbiddenAddress
+    return addresses

@@ -63,7 +63,7 @@ class ProviderMetadata(msgspec.Struct):
 class Attempt:
     """One sign-in in progress. The browser keeps it in a cookie that scripts and other sites cannot read.
 
-    `clonos_api.store.sign_in_attempts` knows the cookies that are valid.
+    `clonos_api.store.sign_in_codes` knows the cookies that are valid.
 
     Attributes:
         next: The page that the user wanted to see.

@@ -19,7 +19,6 @@ from fastapi import FastAPI
 from clonos_api.dashboard import (
     assets,
     documentation,
-    errors,
     job,
     job_live,
     live,
@@ -50,7 +49,7 @@ def install(app: FastAPI) -> None:
     """Add the dashboard's pages to the application."""
     replica: Replica = app.state.replica
     app.state.pulse = live.Pulse(replica.boards)
-    app.state.page_of = errors.page_of
+    app.state.page_of = pages.page_of
     replica.at_end.append(app.state.pulse.ring)
     for page in (pages, job, job_live, recovery, live, session, single_sign_on, assets, documentation):
         app.include_router(page.router)

@@ -7,6 +7,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
 
+from clonos.resources.base import Problem
+from clonos_api.auth.cookies import is_visit
 from clonos_api.dashboard.live import PulseDep
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.replica import DatabaseDep
@@ -122,3 +124,17 @@ async def show_event(seq: int, caller: Viewer, request: Request, database: Datab
 async def submit(caller: Operator, request: Request) -> Response:
     """Show the form to submit a job."""
     return render(request, Page("submit.html", "Submit a job"), {"example": EXAMPLE})
+
+
+_RETRY_S: Final = 5
+
+
+def page_of(request: Request, problem: Problem) -> Response | None:
+    """Return a problem (RFC 9457) as an HTML page; None if the client is not a browser."""
+    if not is_visit(request):
+        return None
+    title = "The control plane is unavailable" if problem.status >= 500 else "This page is not available"
+    more = problem.type[1:] if problem.type.startswith("/") else None  # its page in the documentation
+    texts = {"what": problem.detail, "kept": problem.kept, "hint": problem.hint, "more": more}
+    again_s = _RETRY_S if problem.status == 429 or problem.status >= 500 else None
+    return render(request, Page("error.html", title), {**texts, "again_s": again_s}, status=problem.status)

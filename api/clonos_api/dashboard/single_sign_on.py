@@ -18,7 +18,7 @@ from clonos_api.dashboard import session as pages
 from clonos_api.http.problems import http_status
 from clonos_api.http.sub_path import prefix_of
 from clonos_api.replica import Replica, ReplicaDep
-from clonos_api.store import sessions, sign_in_attempts
+from clonos_api.store import sessions, sign_in_codes
 
 BEGIN: Final = "/signin/oidc"
 END: Final = "/signin/oidc/callback"
@@ -37,13 +37,13 @@ async def begin(request: Request, replica: ReplicaDep) -> Response:
         response = RedirectResponse(await provider.authorization_url(attempt, _redirect_uri(request)), 303)
         cookie = attempt.encode()
         async with replica.database.transaction() as session:
-            await sign_in_attempts.begin(session, cookie)
+            await sign_in_codes.begin_attempt(session, cookie)
     except ClonosError as error:
         return await _refused(request, replica, error)
     response.set_cookie(
         _cookie(request),
         cookie,
-        max_age=round(sign_in_attempts.LIFETIME_S),
+        max_age=round(sign_in_codes.ATTEMPT_S),
         httponly=True,
         samesite="lax",  # the provider's redirect comes from another site
         secure=request.url.scheme == "https",
@@ -64,7 +64,7 @@ async def end(request: Request, replica: ReplicaDep) -> Response:
             raise Unauthenticated("The identity provider did not sign you in.", hint="sign in again.")
         _count(request, replica)
         async with replica.database.transaction() as session:
-            if not await sign_in_attempts.use_up(session, cookie):
+            if not await sign_in_codes.use_up_attempt(session, cookie):
                 raise not_begun()
         identity = await provider.identify(attempt, code, _redirect_uri(request))
         async with replica.database.transaction() as session:

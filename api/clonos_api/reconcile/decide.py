@@ -6,25 +6,42 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
-from clonos.resources.jobs import JobState
-from clonos_api.reconcile.decisions import Decision
+from clonos.resources.jobs import DesiredState, JobState
+from clonos_api.reconcile.decisions import Decision, Transition
 from clonos_api.reconcile.facts import JobFacts, RunFacts
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.states import active, inactive, moving, stopping
+from clonos_api.reconcile.states import active, moving, stopping
+from clonos_api.reconcile.transitions import allowed
 
 Decide = Callable[[JobFacts, RunFacts | None, Fleet, datetime], list[Decision]]
 
+
+def inactive(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Decides for a job without a driver, which only a request changes: starts it, or changes to the desired state.
+
+    The table of transitions has to allow that: CANCELED is final.
+    """
+    to = {
+        DesiredState.RUNNING: JobState.STARTING,
+        DesiredState.STOPPED: JobState.STOPPED,
+        DesiredState.CANCELED: JobState.CANCELED,
+    }[job.desired]
+    if not allowed(job.state, to, job.intent):
+        return []
+    return [Transition(to, failure=job.failure if to is JobState.STOPPED else None)]
+
+
 BY_STATE: Final[Mapping[JobState, Decide]] = {
-    JobState.CREATED: inactive.decide,
+    JobState.CREATED: inactive,
     JobState.STARTING: active.starting,
     JobState.RUNNING: active.running,
     JobState.RECOVERING: active.recovering,
     JobState.STOPPING: stopping.stopping,
-    JobState.STOPPED: inactive.decide,
+    JobState.STOPPED: inactive,
     JobState.CANCELLING: stopping.cancelling,
-    JobState.CANCELED: inactive.decide,
-    JobState.FAILED: inactive.decide,
-    JobState.FINISHED: inactive.decide,
+    JobState.CANCELED: inactive,
+    JobState.FAILED: inactive,
+    JobState.FINISHED: inactive,
 }
 
 

@@ -12,14 +12,19 @@ from typing import Any, Literal, TypeVar
 from clonos.resources.hosts import NextRun
 from clonos.resources.jobs import Failure, JobState, StopMode
 
-D = TypeVar("D")
+D = TypeVar("D", bound="Decision")
 RecoveryCause = Literal["crash", "host-lost", "restart", "move", "upgrade", "rollback", "shutdown"]
+
+
+class Decision:
+    """A change of a job, of its run, its standbys or its planned move."""
+
 
 # The job
 
 
 @dataclass(frozen=True)
-class Transition:
+class Transition(Decision):
     """Changes the state of the job. `transitions.RULES` has the allowed changes and their effects."""
 
     to: JobState
@@ -29,7 +34,7 @@ class Transition:
 
 
 @dataclass(frozen=True)
-class SetDeadline:
+class SetDeadline(Decision):
     """Sets the deadline and the failure of the job's current state."""
 
     within_s: float | None  # seconds until the deadline; None: no deadline
@@ -37,12 +42,12 @@ class SetDeadline:
 
 
 @dataclass(frozen=True)
-class AcknowledgeRestart:
+class AcknowledgeRestart(Decision):
     """Clears the job's pending restart request, because the start in progress satisfies it."""
 
 
 @dataclass(frozen=True)
-class RecordFirstClaim:
+class RecordFirstClaim(Decision):
     """Records the first claim after a start: the start point and the resolutions are used up; `host` has the
     checkpoint.
     """
@@ -51,14 +56,14 @@ class RecordFirstClaim:
 
 
 @dataclass(frozen=True)
-class TakeSavepoint:
+class TakeSavepoint(Decision):
     """Creates a host task for `host`: copy the checkpoint of the stopped job."""
 
     host: str
 
 
 @dataclass(frozen=True)
-class GiveUpSavepoint:
+class GiveUpSavepoint(Decision):
     """Fails the savepoint of a stopping job, because its copy timed out."""
 
 
@@ -66,7 +71,7 @@ class GiveUpSavepoint:
 
 
 @dataclass(frozen=True)
-class PlaceRun:
+class PlaceRun(Decision):
     """Creates a run of the job on a host; `why` is the reason for this host."""
 
     host: str
@@ -74,7 +79,7 @@ class PlaceRun:
 
 
 @dataclass(frozen=True)
-class UpdateRun:
+class UpdateRun(Decision):
     """Changes the desired state of a run; the host's agent then stops or kills the driver."""
 
     run: str
@@ -84,21 +89,21 @@ class UpdateRun:
 
 
 @dataclass(frozen=True)
-class CloseRun:
+class CloseRun(Decision):
     """Marks a run as ended although its agent has not reported its end."""
 
     run: str
 
 
 @dataclass(frozen=True)
-class MarkLost:
+class MarkLost(Decision):
     """Marks a run as LOST because its host is unreachable. If the host returns, its agent kills the driver."""
 
     run: str
 
 
 @dataclass(frozen=True)
-class BeginRecovery:
+class BeginRecovery(Decision):
     """Records the start of a recovery, after the failure of a run or for a planned move."""
 
     run: str  # run of the driver that failed, or that the planned move replaces
@@ -107,7 +112,7 @@ class BeginRecovery:
 
 
 @dataclass(frozen=True)
-class ContinueWith:
+class ContinueWith(Decision):
     """Lets the run `run`, which has ended, be followed by one of another version, or with other permissions."""
 
     run: str
@@ -118,7 +123,7 @@ class ContinueWith:
 
 
 @dataclass(frozen=True)
-class AddStandby:
+class AddStandby(Decision):
     """Creates a standby of the job on a host; `why` is the reason for this host."""
 
     host: str
@@ -128,7 +133,7 @@ class AddStandby:
 
 
 @dataclass(frozen=True)
-class DropStandby:
+class DropStandby(Decision):
     """Ends a standby of the job; `why` is the reason."""
 
     run: str
@@ -136,7 +141,7 @@ class DropStandby:
 
 
 @dataclass(frozen=True)
-class PromoteStandby:
+class PromoteStandby(Decision):
     """Makes the standby with the id `run` the job's driver."""
 
     run: str
@@ -144,7 +149,7 @@ class PromoteStandby:
 
 
 @dataclass(frozen=True)
-class SetTakeoverWait:
+class SetTakeoverWait(Decision):
     """Changes how long the agent of the driver waits for a standby before it restarts a failed driver."""
 
     run: str
@@ -155,14 +160,14 @@ class SetTakeoverWait:
 
 
 @dataclass(frozen=True)
-class BeginMove:
+class BeginMove(Decision):
     """Begins a planned move because the driver's host drains; a standby must be READY within `within_s` seconds."""
 
     within_s: float
 
 
 @dataclass(frozen=True)
-class SetMoveStandby:
+class SetMoveStandby(Decision):
     """Selects the standby that the planned move waits for; None: there is none."""
 
     standby: str | None
@@ -170,7 +175,7 @@ class SetMoveStandby:
 
 
 @dataclass(frozen=True)
-class HandOver:
+class HandOver(Decision):
     """Begins the last step of a planned move: the standby `run` replaces the driver."""
 
     run: str
@@ -178,14 +183,14 @@ class HandOver:
 
 
 @dataclass(frozen=True)
-class AdoptStandby:
+class AdoptStandby(Decision):
     """Records that the standby `run` has claimed the log: it is the job's run from now on."""
 
     run: str
 
 
 @dataclass(frozen=True)
-class RevertVersion:
+class RevertVersion(Decision):
     """Rolls the job back to an older version because the newest one failed.
 
     The planned move ends when the older version runs.
@@ -196,7 +201,7 @@ class RevertVersion:
 
 
 @dataclass(frozen=True)
-class EndMove:
+class EndMove(Decision):
     """Ends the planned move; `failure` is None if it succeeded.
 
     `version` is the version that the next start runs after a failed upgrade; None: the choice stays.
@@ -206,37 +211,11 @@ class EndMove:
     version: int | None = None
 
 
-Decision = (
-    Transition
-    | SetDeadline
-    | AcknowledgeRestart
-    | RecordFirstClaim
-    | TakeSavepoint
-    | GiveUpSavepoint
-    | PlaceRun
-    | UpdateRun
-    | CloseRun
-    | ContinueWith
-    | MarkLost
-    | BeginRecovery
-    | AddStandby
-    | DropStandby
-    | PromoteStandby
-    | SetTakeoverWait
-    | BeginMove
-    | SetMoveStandby
-    | HandOver
-    | AdoptStandby
-    | RevertVersion
-    | EndMove
-)
-
-
 class Decided:
     """All decisions about one job, by kind; at most one of each kind, except new and ended standbys."""
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
-        self._by_kind: dict[type[Any], list[Any]] = {}
+        self._by_kind: dict[type[Decision], list[Any]] = {}
         for decision in decisions:
             self._by_kind.setdefault(type(decision), []).append(decision)
 

@@ -54,9 +54,7 @@ class Rule:
     source: JobState
     target: JobState
     when: str  # condition in words, for the documentation
-    guard: Callable[[Intent], bool] = (
-        always  # checks the user's request; documented by its docstring
-    )
+    guard: Callable[[Intent], bool] = always  # checks the user's request; documented by its docstring
     # whether the transition begins a new start of the job: earlier runs and the stop request no longer count, and a
     # pending restart request is satisfied
     new_start: bool = False

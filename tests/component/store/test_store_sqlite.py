@@ -19,10 +19,9 @@ from clonos_api.store import events
 from clonos_api.store.db import schema
 from clonos_api.store.db.commit_hooks import wait_for_disk
 from clonos_api.store.db.database import Database, Origin
-from clonos_api.store.db.disk import Disk
 from clonos_api.store.db.notifier import notify
 from clonos_api.store.db.numbers import skip_numbers
-from clonos_api.store.db.sqlite import Connection
+from clonos_api.store.db.sqlite import Connection, Disk
 
 pytestmark = pytest.mark.anyio
 

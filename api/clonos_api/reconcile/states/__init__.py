@@ -1,6 +1,5 @@
 """Decisions by job state: pure functions ``(job, run, fleet, now) -> decisions``, without I/O and without a clock.
 
-- `inactive`: CREATED, STOPPED, FAILED, FINISHED, CANCELED. No driver; only a request leaves them.
 - `active`: STARTING, RUNNING, RECOVERING. The job needs a working driver: place, wait, fail over, give up.
 - `stopping`: STOPPING, CANCELLING, and the stop and cancel requests that lead there.
 - `moving`: planned moves, which take precedence over the state of the job while they are in progress.

@@ -38,9 +38,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from clonos.errors import DatabaseUnavailable, SpecError, StateConflict
 from clonos_api.store.db import commit_hooks
-from clonos_api.store.db.disk import Disk
 from clonos_api.store.db.notifier import EVENTS, Notifier, has_notifications
-from clonos_api.store.db.sqlite import Connections
+from clonos_api.store.db.sqlite import Connections, Disk
 from clonos_api.store.tables import EventRow, HostRow
 
 _CONNECT_S: Final = 2  # the smallest value that psycopg accepts
