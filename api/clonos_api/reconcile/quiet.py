@@ -17,21 +17,22 @@ from clonos.resources.hosts import HostState
 from clonos_api.reconcile.facts import StandbyDemand
 from clonos_api.reconcile.load import MISSING, JobCase
 from clonos_api.store.db.clock import clock, seconds_between
-from clonos_api.store.tables import ClusterRow, EventRow, HostRow, JobRow, OperationRow, RunRow, StandbyRow
+from clonos_api.store.tables import ClusterRow, EventRow, HostRow, JobRow, OperationRow, RunRow, StandbyRow, table_of
 
 # A whole round follows after this time at the latest: the capacity of a host has no version.
 WHOLE_ROUND_S: Final = 5.0
 _ROW: Final = 1 << 20  # counts a row beside its version, so that a removed row shows too
-_VERSIONED: Final = (HostRow, JobRow, RunRow, StandbyRow, OperationRow, ClusterRow)
-_IS_ALIVE: Final = HostRow.state.in_((HostState.READY, HostState.DRAINING))
-_LEASE_S: Final = case((_IS_ALIVE, seconds_between(clock(), HostRow.lease_until)))
-_SILENCE_S: Final = seconds_between(clock(), HostRow.heartbeat_at) + MISSING * HostRow.heartbeat_interval_s
+_VERSIONED: Final = [table_of(rows) for rows in (HostRow, JobRow, RunRow, StandbyRow, OperationRow, ClusterRow)]
+_HOST: Final = table_of(HostRow).c
+_IS_ALIVE: Final = _HOST.state.in_((HostState.READY, HostState.DRAINING))
+_LEASE_S: Final = case((_IS_ALIVE, seconds_between(clock(), _HOST.lease_until)))
+_SILENCE_S: Final = seconds_between(clock(), _HOST.heartbeat_at) + MISSING * _HOST.heartbeat_interval_s
 _SIGNS: Final = select(
-    func.min(case((HostRow.state == HostState.READY, _SILENCE_S))),
+    func.min(case((_HOST.state == HostState.READY, _SILENCE_S))),
     func.min(_LEASE_S),
     func.max(_LEASE_S),
-    select(func.max(EventRow.seq)).scalar_subquery(),
-    *(select(func.sum(table.row_version + _ROW)).scalar_subquery() for table in _VERSIONED),
+    select(func.max(table_of(EventRow).c.seq)).scalar_subquery(),
+    *(select(func.sum(table.c.row_version + _ROW)).scalar_subquery() for table in _VERSIONED),
 )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from functools import cache
+from typing import Any, Final
 
-from sqlalchemy import Table, bindparam, case, func, select, update
+from sqlalchemy import Executable, bindparam, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
@@ -23,7 +24,7 @@ from clonos_api.store.db.notifier import notify
 from clonos_api.store.db.rows import insert_new, new_id, require_row
 from clonos_api.store.db.swap import swap
 from clonos_api.store.lease import AHEAD_S
-from clonos_api.store.tables import HostRow, RunRow
+from clonos_api.store.tables import HostRow, RunRow, table_of
 
 _ALIVE = (HostState.READY, HostState.DRAINING)
 # A host that announces longer intervals has a longer lease, up to this factor.
@@ -154,15 +155,26 @@ async def unchanged(session: AsyncSession, host: str, instance: str, liveness: L
     Returns the host's work revision, and whether the host drains. None if the host has another state or another agent:
     then `heartbeat` has to handle the request.
     """
-    table = cast(Table, HostRow.__table__)  # without the ORM, which takes longer than the statement
-    statement = (
-        update(table)
-        .where(table.c.id == host, table.c.instance == instance, table.c.state.in_(_ALIVE))
-        .values(**liveness.columns)
-        .returning(table.c.revision, table.c.state)
-    )
-    row = (await session.execute(statement)).one_or_none()
+    values = {"of_host": host, "of_instance": instance, "lease_s": liveness.lease_s, "capacity": liveness.capacity}
+    values |= {"heartbeat_interval_s": liveness.heartbeat_interval_s, "pool_available": liveness.pool_available}
+    if liveness.capacity is None:
+        del values["capacity"]
+    row = (await session.execute(_beat(measured=liveness.capacity is not None), values)).one_or_none()
     return None if row is None else (row.revision, row.state == HostState.DRAINING)
+
+
+@cache
+def _beat(*, measured: bool) -> Executable:
+    hosts = table_of(HostRow)
+    names = ("heartbeat_interval_s", "pool_available", *(["capacity"] if measured else []))
+    values = {name: bindparam(name, type_=hosts.c[name].type) for name in names}
+    return (
+        update(hosts)
+        .where(hosts.c.id == bindparam("of_host"), hosts.c.instance == bindparam("of_instance"))
+        .where(hosts.c.state.in_(_ALIVE))
+        .values(heartbeat_at=clock(), lease_until=clock(bindparam("lease_s")), **values)
+        .returning(hosts.c.revision, hosts.c.state)
+    )
 
 
 async def check(session: AsyncSession, host: str, instance: str) -> HostRow:

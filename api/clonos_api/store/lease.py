@@ -17,9 +17,9 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Final, cast
+from typing import Final
 
-from sqlalchemy import Executable, Row, Table, and_, bindparam, case, or_, select, text, update
+from sqlalchemy import Executable, Row, and_, bindparam, case, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
@@ -27,7 +27,7 @@ from clonos_api.store.db.clock import clock
 from clonos_api.store.db.commit_hooks import before_commit
 from clonos_api.store.db.database import Database, Origin
 from clonos_api.store.db.rows import upsert
-from clonos_api.store.tables import LeaseRow
+from clonos_api.store.tables import LeaseRow, table_of
 
 NAME: Final = "leader"
 TTL_S: Final = 2.0
@@ -72,9 +72,9 @@ async def renew(session: AsyncSession, holder: str, fencing_token: int, *, ttl_s
 
 @cache
 def _renewal(ttl_s: float) -> Executable:
-    lease = LeaseRow.__table__.c  # without the ORM, which takes longer than the statement
+    lease = table_of(LeaseRow).c
     return (
-        update(cast(Table, LeaseRow.__table__))
+        update(table_of(LeaseRow))
         .where(
             lease.name == NAME,
             lease.holder == bindparam("of_holder"),

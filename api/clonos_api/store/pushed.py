@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.hosts import HostState
 from clonos_api.store.columns import IngestState, JobFigures
 from clonos_api.store.db.bulk import update_all
-from clonos_api.store.tables import HostRow, JobRow, RunRow
+from clonos_api.store.tables import HostRow, JobRow, RunRow, table_of
 
 
 @dataclass(frozen=True)
@@ -52,31 +52,32 @@ class Locked:
     runs: dict[str, LockedRun]
 
 
-_OF_AGENT: Final = select(HostRow.id).where(
-    HostRow.id == bindparam("host"), HostRow.instance == bindparam("instance"), HostRow.state != HostState.REMOVED
+_HOST, _JOB, _RUN = table_of(HostRow), table_of(JobRow), table_of(RunRow)
+_OF_AGENT: Final = select(_HOST.c.id).where(
+    _HOST.c.id == bindparam("host"), _HOST.c.instance == bindparam("instance"), _HOST.c.state != HostState.REMOVED
 )
-_OWN: Final = or_(bindparam("host", type_=String).is_(None), RunRow.host.in_(_OF_AGENT))
+_OWN: Final = or_(bindparam("host", type_=String).is_(None), _RUN.c.host.in_(_OF_AGENT))
 _JOBS: Final = (
-    select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics)
-    .where(JobRow.id.in_(select(RunRow.job).where(RunRow.id.in_(bindparam("events", expanding=True)), _OWN)))
-    .order_by(JobRow.id)
+    select(_JOB.c.id, _JOB.c.generation, _JOB.c.restarts, _JOB.c.metrics)
+    .where(_JOB.c.id.in_(select(_RUN.c.job).where(_RUN.c.id.in_(bindparam("events", expanding=True)), _OWN)))
+    .order_by(_JOB.c.id)
     .with_for_update(key_share=True)
 )
 _RUNS: Final = (
     select(
-        RunRow.id,
-        RunRow.job,
-        RunRow.state,
-        RunRow.events_offset,
-        RunRow.ingest_state,
-        RunRow.log_offset,
-        RunRow.checkpoint_bytes,
-        HostRow.name,
+        _RUN.c.id,
+        _RUN.c.job,
+        _RUN.c.state,
+        _RUN.c.events_offset,
+        _RUN.c.ingest_state,
+        _RUN.c.log_offset,
+        _RUN.c.checkpoint_bytes,
+        _HOST.c.name,
     )
-    .join(HostRow, HostRow.id == RunRow.host)
-    .where(RunRow.id.in_(bindparam("runs", expanding=True)), _OWN)
-    .order_by(RunRow.id)
-    .with_for_update(key_share=True, of=RunRow)
+    .join(_HOST, _HOST.c.id == _RUN.c.host)
+    .where(_RUN.c.id.in_(bindparam("runs", expanding=True)), _OWN)
+    .order_by(_RUN.c.id)
+    .with_for_update(key_share=True, of=_RUN)
 )
 
 

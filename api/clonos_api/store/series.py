@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import bindparam, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store.columns import Tally
 from clonos_api.store.db.bulk import insert_all
-from clonos_api.store.tables import SeriesRow
+from clonos_api.store.tables import SeriesRow, table_of
 
 SHORT_S: Final = 10
 LONG_S: Final = 600
@@ -26,6 +26,9 @@ KEPT_S: Final = {SHORT_S: 2 * 3600.0, LONG_S: 8 * 86_400.0}
 _CLOCKS_S: Final = 600.0  # the clock of a driver's host may be ahead of this machine's
 _PER_DOUBLING: Final = 4
 _CHUNK: Final = 100  # SQLite limits the number of parameters
+_SERIES: Final = table_of(SeriesRow).c
+_KEYS: Final = (_SERIES.job, _SERIES.query, _SERIES.width_s, _SERIES.start)
+_STORED: Final = select(*_KEYS, _SERIES.body).where(tuple_(*_KEYS).in_(bindparam("places", expanding=True)))
 
 
 class Place(NamedTuple):
@@ -71,10 +74,8 @@ async def add(session: AsyncSession, tallies: Mapping[Place, Tally]) -> None:
     """Add figures to their intervals. The transaction has locked the rows of the jobs."""
     due = sorted(tallies)
     stored: dict[Place, Tally] = {}
-    keys = (SeriesRow.job, SeriesRow.query, SeriesRow.width_s, SeriesRow.start)
     for at in range(0, len(due), _CHUNK):
-        rows = select(*keys, SeriesRow.body).where(tuple_(*keys).in_(due[at : at + _CHUNK]))
-        for job, query, width_s, start, body in await session.execute(rows):
+        for job, query, width_s, start, body in await session.execute(_STORED, {"places": due[at : at + _CHUNK]}):
             stored[Place(job, query, width_s, start)] = body
     changed = []
     for place in due:

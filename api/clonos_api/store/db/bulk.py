@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Executable, Table, and_, bindparam, column, func, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from clonos_api.store.columns import plain
-from clonos_api.store.tables import Base
+from clonos_api.store.tables import Base, table_of
 
 Row = Mapping[str, Any]
 _Names = tuple[str, ...]
@@ -117,7 +117,7 @@ def _statement(dialect: str, shape: _Shape) -> Any:
 
 
 def _insert(dialect: str, shape: _Shape) -> Any:
-    table, columns = _table(shape.of), shape.columns
+    table, columns = table_of(shape.of), shape.columns
     if dialect == "postgresql":
         source = _source(shape)
         statement: Any = postgresql.insert(table).from_select(
@@ -133,7 +133,7 @@ def _insert(dialect: str, shape: _Shape) -> Any:
 
 
 def _update(dialect: str, shape: _Shape) -> Any:
-    table, columns = _table(shape.of), shape.columns
+    table, columns = table_of(shape.of), shape.columns
     source = _source(shape).c if dialect == "postgresql" else {name: _parameter(table, name) for name in columns}
     values = {
         name: table.c[name] + source[name] if name in shape.add else source[name]
@@ -143,16 +143,12 @@ def _update(dialect: str, shape: _Shape) -> Any:
     return update(table).values(values).where(and_(*(table.c[name] == source[name] for name in shape.keys)))
 
 
-def _table(of: type[Base]) -> Table:
-    return cast(Table, of.__table__)
-
-
 def _document(shape: _Shape) -> str:
     return f"rows_of_{shape.of.__tablename__}"
 
 
 def _source(shape: _Shape) -> TableValuedAlias:
-    table = _table(shape.of)
+    table = table_of(shape.of)
     rows = func.jsonb_to_recordset(bindparam(_document(shape), type_=postgresql.JSONB()))
     columns = (column(name, table.c[name].type) for name in shape.columns)
     return rows.table_valued(*columns, name="source").render_derived(with_types=True)

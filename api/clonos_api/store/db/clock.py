@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, cast, literal, select
+from sqlalchemy import BindParameter, ColumnElement, cast, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
@@ -57,9 +57,9 @@ def seconds_between(earlier: Any, later: Any) -> ColumnElement[float]:
     return _Between(earlier, later)
 
 
-def clock(plus_s: float = 0.0) -> ColumnElement[datetime]:
+def clock(plus_s: float | BindParameter[float] = 0.0) -> ColumnElement[datetime]:
     """Return the database's time plus `plus_s` seconds, as an expression within a statement."""
-    return _Clock(cast(literal(plus_s), Float(53)))
+    return _Clock(cast(literal(plus_s) if isinstance(plus_s, float) else plus_s, Float(53)))
 
 
 _NOW: Final = select(clock())

@@ -40,7 +40,7 @@ from clonos.errors import DatabaseUnavailable, SpecError, StateConflict
 from clonos_api.store.db import commit_hooks
 from clonos_api.store.db.notifier import EVENTS, Notifier, has_notifications
 from clonos_api.store.db.sqlite import Connections, Disk
-from clonos_api.store.tables import EventRow, HostRow
+from clonos_api.store.tables import EventRow, HostRow, table_of
 
 _CONNECT_S: Final = 2  # the smallest value that psycopg accepts
 _RETRY_S: Final = 0.1
@@ -52,8 +52,9 @@ _IDLE_MS: Final = 2_000
 _WATCH_S: Final = 0.25  # between two looks for commits of other replicas
 _LISTEN_S: Final = 1.0  # the same on PostgreSQL, which reports them at once; lost commits are not reported
 _CHANNEL: Final = "clonos_commits"
+_EVENTS, _HOSTS = table_of(EventRow).c, table_of(HostRow).c
 _REVISIONS: Final = union_all(
-    select_rows(literal(EVENTS), func.coalesce(func.max(EventRow.seq), 0)), select_rows(HostRow.id, HostRow.revision)
+    select_rows(literal(EVENTS), func.coalesce(func.max(_EVENTS.seq), 0)), select_rows(_HOSTS.id, _HOSTS.revision)
 )
 # A commit of an agent that waited for no disk could lose an event number that readers have seen.
 _NOTIFY: Final = text("SELECT set_config('synchronous_commit', 'on', true), pg_notify(:channel, :by)")
@@ -327,7 +328,7 @@ class Database:
     async def _read_revisions(self) -> None:
         before = self.notifier.seen()
         async with self.reading() as session:
-            current = dict((await session.execute(_REVISIONS)).all())
+            current: dict[str, int] = dict((await session.execute(_REVISIONS)).all())
         self.notifier.correct(before, current)
 
     async def _close_session(self, session: AsyncSession) -> None:
