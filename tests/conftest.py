@@ -91,6 +91,12 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of asynchronous tests."""
+    return "asyncio"
+
+
+@pytest.fixture
 def name() -> str:
     """A job name that no other test uses."""
     return f"t{secrets.token_hex(4)}"

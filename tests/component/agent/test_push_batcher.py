@@ -14,11 +14,6 @@ from clonos.resources.hosts import BatchResult, EventsBatch, LogBatch, Push, Pus
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class FakeControlPlane:
     """Accepts all batches, except batches of the runs in `rejected`."""
 

@@ -15,11 +15,6 @@ from component.reconcile.acting import Placing
 from support.postgres import PostgresServer
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An SQLite database with all tables, to copy: a copy takes a hundredth of the time of the migrations."""

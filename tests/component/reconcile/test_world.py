@@ -24,6 +24,7 @@ MOSTLY = settings(
 )
 # Longer than all deadlines in a row: a stop, force, a start with all its attempts.
 CALM_S = 1200
+QUIET_S = 330  # longer than each of them
 
 
 class AnyWorld(RuleBasedStateMachine):
@@ -132,7 +133,14 @@ class AnyWorld(RuleBasedStateMachine):
             self._repair(machine)
             for driver in machine.drivers.values():
                 driver.stuck = False
-        world.tick(CALM_S)
+        quiet_s = 0
+        for _ in range(CALM_S // 10):
+            written = world.written
+            world.tick(10)
+            quiet_s = quiet_s + 10 if world.written == written else 0
+            rest = all(settled(job.state, job.intent) or job.failure is not None for job in world.jobs.values())
+            if rest and quiet_s >= QUIET_S:
+                break
         room = sum(machine.host.slots for machine in world.machines.values())
         waiting = 0
         for name, job in world.jobs.items():

@@ -95,6 +95,7 @@ class World:
         }
         self.moves: list[tuple[datetime, str, JobState, JobState]] = []
         self.written = 0
+        self._fleet: Fleet | None = None
         self._ids = 0
 
     # Actions of users
@@ -301,19 +302,25 @@ class World:
 
     # Actions of the leader
 
+    def fleet(self) -> Fleet:
+        """The hosts, as they are until the next decision is applied."""
+        self._fleet = self._fleet or Fleet(self.hosts(), self.owed())
+        return self._fleet
+
     def reconcile(self) -> None:
+        self._fleet = None
         for name in sorted(self.jobs):
             job = self.jobs[name]
             if settled(job.state, job.intent) and job.state is not JobState.RUNNING and job.planned_move is None:
                 continue
             for _ in range(STEPS):
-                decided = decide(self.facts(name), self.current(name), Fleet(self.hosts(), self.owed()), self.now)
+                decided = decide(self.facts(name), self.current(name), self.fleet(), self.now)
                 if not decided:
                     break
                 self.written += 1
                 self.apply(name, decided)
             else:
-                rest = decide(self.facts(name), self.current(name), Fleet(self.hosts(), self.owed()), self.now)
+                rest = decide(self.facts(name), self.current(name), self.fleet(), self.now)
                 assert not rest, f"{name} does not come to rest: {self.jobs[name]} {rest}"
         for name in sorted(self.jobs):
             self._tend(name)
@@ -333,7 +340,7 @@ class World:
             host=run.host if run is not None else None,
             bound=job.home if job.local else None,
         )
-        decisions = standbys.decide(demand, self.waiting(name), Fleet(self.hosts(), self.owed()))
+        decisions = standbys.decide(demand, self.waiting(name), self.fleet())
         if decisions:
             self.apply(name, decisions)
 
@@ -441,6 +448,7 @@ class World:
                 case d.BeginRecovery():
                     assert run is not None
         self.jobs[name] = job
+        self._fleet = None
 
     def _moving(self, job: JobFacts, **changes: Any) -> Moving:
         assert job.planned_move is not None

@@ -382,14 +382,6 @@ def test_a_trusted_proxy_names_the_client(tmp_path: Path, looked_up: list[str]) 
         assert statuses(service, "192.0.2.2") == [429] * 4, "without the setting the header is ignored"
 
 
-def test_a_proxy_with_tls_makes_cookies_secure(tmp_path: Path) -> None:
-    with served(tmp_path, trusted_proxies=["127.0.0.1"]) as service, service.client() as admin:
-        answer = admin.post(f"{service.url}/session", headers={"X-Forwarded-Proto": "https"})
-        cookie = answer.headers["set-cookie"]
-        assert cookie.startswith("__Host-clonos_session")
-        assert "; Secure" in cookie
-
-
 def test_the_process_is_alive_however_often_it_is_asked(tmp_path: Path) -> None:
     limits = Limits(requests_per_s=0.001, burst=3)
     with (

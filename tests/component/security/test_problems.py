@@ -104,11 +104,6 @@ async def answers(method: str, path: str, **more: Any) -> httpx.Response:
         return await client.request(method, path, **more)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("method", "path", "more", "status"),

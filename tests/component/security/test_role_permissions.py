@@ -298,18 +298,6 @@ def test_each_caller_on_each_object(
         assert status < 500
 
 
-def test_savepoints_belong_to_the_owner_of_their_job(
-    service: Served, callers: dict[str, str], caller: Callable[..., httpx.Client], name: str
-) -> None:
-    with service.client() as admin, service.client(callers["ada"]) as ada:
-        job = create(ada, name)["id"]
-        # A job that never ran has no savepoint; the test checks only that other users get 403.
-        for subject, expected in (("bob", 403), ("ada", 409)):
-            answer = caller("operator", subject=subject).post(f"/jobs/{job}/savepoints", json={})
-            assert answer.status_code == expected, answer.text
-        assert admin.post(f"/jobs/{job}/savepoints", json={}).status_code == 409
-
-
 def test_a_refused_caller_does_not_learn_whether_a_job_exists(caller: Callable[..., httpx.Client]) -> None:
     assert caller("viewer", subject="eve").post("/jobs/no-such-job/start").status_code == 403
     assert caller("operator", subject="ada").post("/jobs/no-such-job/start").status_code == 404

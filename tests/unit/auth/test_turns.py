@@ -16,11 +16,6 @@ from clonos_api.auth.turns import Turns
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Work:
     """An application whose responses begin, and end, when the test says so."""
 
