@@ -16,7 +16,6 @@ from clonos.cli import (
     causal_log,
     checkpoint,
     cluster,
-    connector,
     control_plane,
     examples,
     host,
@@ -70,7 +69,7 @@ app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.savepoints, name="savepoint", rich_help_panel=_SERVICE)
 app.add_typer(job_history.recovery, name="recovery", rich_help_panel=_SERVICE)
-app.add_typer(connector.app, name="connector", rich_help_panel=_SERVICE)
+app.add_typer(cluster.connectors, name="connector", rich_help_panel=_SERVICE)
 app.command("status", rich_help_panel=_SERVICE)(status.status)
 app.command("ps", rich_help_panel=_SERVICE)(job.list_jobs)
 app.command("logs", rich_help_panel=_SERVICE, help=logs.HELP)(logs.logs)
