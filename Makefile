@@ -84,7 +84,7 @@ begin-summary:
 	@: >$(SUMMARY)
 
 unit: .venv/.prepared ## Tests without Kafka and Spark (1 minute)
-	$(PYTEST) tests/unit -q$(LABELLED)
+	$(PYTEST) tests/unit -q $(SELECTION)$(LABELLED)
 
 component: .venv/.prepared ## Control plane, agents, command line, security; on SQLite and PostgreSQL (8 minutes)
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes component-api component-rest

@@ -59,7 +59,12 @@ def test_equal_code_is_analysed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["x = [" + "1," * 145_000 + "]\n", "def f(a):\n    return [a, a + 1, f(a)] if a else None\n" * 5_500]
+    "line",
+    [
+        "x = [" + "1," * 145_000 + "]\n",
+        pytest.param("def f(a):\n    return [a, a + 1, f(a)] if a else None\n" * 5_500, marks=pytest.mark.turn),
+    ],
+    ids=["elements", "functions"],
 )
 def test_the_largest_code_is_analysed_beside_the_service_in_its_container(tmp_path: Path, line: str) -> None:
     file = tmp_path / "job.py"
