@@ -30,6 +30,12 @@ from support.stored import ingest, respec
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader trusts missing heartbeats soon after its start."""
+    monkeypatch.setattr(loop, "_REJOIN_S", 0.5)
+
+
 async def taken(database: Database, holder: str) -> int:
     """Returns the fencing token, once the lease is free: its holder needs a moment to release it."""
 
@@ -72,9 +78,8 @@ async def test_a_job_starts_stops_starts_again_restarts_and_is_cancelled(databas
 
 
 async def test_a_lost_host_loses_its_jobs_to_another_and_kills_its_driver_when_it_is_back(
-    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+    database: Database, placing: Placing
 ) -> None:
-    monkeypatch.setattr(loop, "_REJOIN_S", 0.5)
     users = Users(database)
     async with reconciling(database, placing), running_hosts(database, "a", "b") as on:
         await users.submit()
@@ -250,10 +255,7 @@ async def test_a_crash_is_a_recovery_before_the_next_attempt_reports(database: D
         assert await eventually(ended, "the recovery ends") == "COMPLETED"
 
 
-async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
-    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "_REJOIN_S", 0.5)
+async def test_a_job_with_a_local_checkpoint_waits_for_its_host(database: Database, placing: Placing) -> None:
     users = Users(database)
     async with reconciling(database, placing), running_hosts(database, "a", "b") as on:
         await users.submit(checkpoint="/var/lib/words")
@@ -276,10 +278,7 @@ async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
         assert [run.host for run in await users.runs()] == [holder.id] * 2
 
 
-async def test_a_restart_without_a_driver_starts_the_newest_version(
-    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "_REJOIN_S", 0.5)
+async def test_a_restart_without_a_driver_starts_the_newest_version(database: Database, placing: Placing) -> None:
     users = Users(database)
     async with reconciling(database, placing), running_hosts(database, "a") as on:
         await users.submit()
