@@ -307,7 +307,6 @@ class Agent:
         return host.standby_heartbeat_s if with_standby else host.heartbeat_s
 
     async def _poll_work(self, host: HostRegistered) -> None:
-        """Poll for new revisions of the work and apply them."""
         while True:
             self._poll = asyncio.create_task(
                 self._until_answered(lambda: self._api.work(host.id, self._revision, _POLL_WAIT_S))
@@ -378,7 +377,6 @@ class Agent:
         return await self._api.push(await self._id(), pushes)
 
     def _snapshot(self) -> AgentSnapshot:
-        """Return the current values of the metrics."""
         specs = {spec.run: spec for spec in self._stored_work.work.runs} if self._stored_work is not None else {}
         drivers = [
             Driver(

@@ -163,7 +163,6 @@ def _storage_conf(job: JobSpec, command: Sequence[str]) -> dict[str, str]:
 
 
 def _values(command: Sequence[str], option: str) -> list[str]:
-    """Return the values of an option in the driver's command line."""
     return [value for name, value in pairwise(command) if name == option]
 
 

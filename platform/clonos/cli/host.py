@@ -215,7 +215,6 @@ def promote(
 
 
 def _names(client: Client, jobs: set[str]) -> dict[str, str]:
-    """Names of the jobs that exist, by id."""
     names = {}
     for job in jobs:
         with contextlib.suppress(NotFound):

@@ -217,7 +217,6 @@ class EmbeddedKafka:
         config.write_text(render_properties(properties))
 
     def _format(self, cluster: Cluster) -> None:
-        """Format the storage of new brokers, in parallel."""
         tools = []
         for node in range(len(cluster.ports)):
             if (self._home(node) / "data" / "meta.properties").exists():

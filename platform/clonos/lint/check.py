@@ -90,7 +90,6 @@ class Checker:
         return None
 
     def _method(self, owner: str, method: str, site: Site, node: ast.Call) -> tuple[str, str] | None:
-        """Return a method of a client, a generator or a frame."""
         if method in calls.QUIET_METHODS:
             return None
         if owner in calls.FRAMES and method == "sample":
@@ -216,7 +215,6 @@ def _has_argument(node: ast.Call) -> bool:
 
 
 def _constant(node: ast.expr | None) -> object:
-    """Return the value of a constant; None for other expressions."""
     return node.value if isinstance(node, ast.Constant) else None
 
 

@@ -83,7 +83,6 @@ class Sources:
                     yield path / "__init__.py" if path.is_dir() else path
 
     def _load(self, path: Path, root: Path) -> None:
-        """Read `path` and its imports from below `root`."""
         pending = [path]
         while pending:
             file = pending.pop()

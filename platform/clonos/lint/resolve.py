@@ -191,7 +191,6 @@ class Resolver:
 
 
 def _result(target: Target) -> Iterator[Target]:
-    """Yield the result of a call of `target`."""
     if isinstance(target, str):
         yield f"{target}()"
     elif isinstance(target, Definition):

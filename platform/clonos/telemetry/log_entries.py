@@ -176,7 +176,6 @@ class LogParser:
         return empty, "text"
 
     def _from_fields(self, empty: LogEntry, fields: Mapping[str, Any], message: str) -> LogEntry:
-        """Return the entry of a JSON line."""
         level = str(fields.get("level") or level_of(fields))
         own = "generation" in fields
         generation = (_number(fields["generation"]) or None) if own else empty.generation
@@ -205,7 +204,6 @@ class LogParser:
 
 
 def _from_dated(empty: LogEntry, time: str, rest: str) -> tuple[LogEntry, str]:
-    """Return the entry of a line that begins with a time."""
     empty = replace(empty, time=_time(time) or empty.time)
     if match := _LOG4J.match(rest):
         return replace(empty, level=_LEVEL_OF[match[1].lower()], process="spark-jvm", message=match[2]), "record"
