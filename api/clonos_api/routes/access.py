@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, Path, Query
@@ -35,21 +35,37 @@ JobQuery = Annotated[str | None, Query(max_length=100, pattern=TEXT, description
 IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of the resource.")]
 
 
+async def _reading(database: DatabaseDep) -> AsyncIterator[AsyncSession]:
+    async with database.reading() as session:
+        yield session
+
+
+# A session that reads, for the whole request. It ends before the response is sent: a slow reader holds no connection.
+# A route with it opens no second one, because requests that hold one and wait for another could wait for each other.
+ReadingDep = Annotated[AsyncSession, Depends(_reading, scope="function")]
+
+
 async def job_of_path(job: JobPath, database: DatabaseDep) -> JobRow:
     """Return the job whose id or name is in the path."""
     async with database.reading() as session:
         return await jobs.get(session, job)
 
 
-async def known_job(job: JobPath, database: DatabaseDep) -> JobRow:
+async def read_job(job: JobPath, session: ReadingDep) -> JobRow:
     """Return the job whose id or name is in the path. An id also finds a deleted job, whose history remains for a
     while.
     """
+    return await jobs.get(session, job, deleted=True)
+
+
+async def known_job(job: JobPath, database: DatabaseDep) -> JobRow:
+    """Return the same in a session of its own, for routes that open further ones."""
     async with database.reading() as session:
-        return await jobs.get(session, job, deleted=True)
+        return await read_job(job, session)
 
 
 OwnJob = Annotated[JobRow, require_owner(job_of_path)]
+ReadJob = Annotated[JobRow, Depends(read_job)]
 KnownJob = Annotated[JobRow, Depends(known_job)]
 
 

@@ -15,7 +15,7 @@ from clonos_api.http.archives import receive
 from clonos_api.http.bodies import SHA
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
-from clonos_api.routes.access import API, Admin, Operator, Viewer, WindowDep
+from clonos_api.routes.access import API, Admin, Operator, ReadingDep, Viewer, WindowDep
 from clonos_api.routes.documented import BYTES, problems
 from clonos_api.store import artifacts, views
 from clonos_api.store.tables import ArtifactRow
@@ -52,17 +52,15 @@ async def upload_artifact(
 
 
 @router.get("")
-async def list_artifacts(caller: Viewer, database: DatabaseDep, window: WindowDep) -> Page[Artifact]:
+async def list_artifacts(caller: Viewer, session: ReadingDep, window: WindowDep) -> Page[Artifact]:
     """List artifacts (uploaded job code), newest first."""
-    async with database.reading() as session:
-        return views.page(Artifact, await artifacts.page(session, window))
+    return views.page(Artifact, await artifacts.page(session, window))
 
 
 @router.get("/{sha}")
-async def get_artifact(sha: Sha, caller: Viewer, database: DatabaseDep) -> Artifact:
+async def get_artifact(sha: Sha, caller: Viewer, session: ReadingDep) -> Artifact:
     """Get the description of one artifact, without its content."""
-    async with database.reading() as session:
-        return views.resource(Artifact, await artifacts.get(session, sha))
+    return views.resource(Artifact, await artifacts.get(session, sha))
 
 
 @router.get("/{sha}/content", response_class=Response, responses=BYTES)

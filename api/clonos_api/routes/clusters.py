@@ -17,7 +17,7 @@ from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import TEXT, IfMatch, check_version, document_of, etag, matched_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, Admin, NameWindowDep, Viewer, changing
+from clonos_api.routes.access import API, Admin, NameWindowDep, ReadingDep, Viewer, changing
 from clonos_api.routes.documented import ETAG, LOCATION, document_body, problems
 from clonos_api.routes.operations import accepted
 from clonos_api.store import clusters, views
@@ -41,19 +41,17 @@ async def create_cluster(caller: Admin, database: DatabaseDep, body: ClusterBody
 
 
 @router.get("")
-async def list_clusters(caller: Viewer, database: DatabaseDep, window: NameWindowDep) -> Page[Cluster]:
+async def list_clusters(caller: Viewer, session: ReadingDep, window: NameWindowDep) -> Page[Cluster]:
     """List the Spark clusters that jobs can use, by name."""
-    async with database.reading() as session:
-        page, users = await clusters.page(session, window), await clusters.users(session)
+    page, users = await clusters.page(session, window), await clusters.users(session)
     return views.listed((views.cluster(row, users.get(row.name, [])) for row in page.rows), page.next)
 
 
 @router.get("/{cluster}", responses=ETAG)
-async def get_cluster(cluster: ClusterPath, caller: Viewer, database: DatabaseDep, response: Response) -> Cluster:
+async def get_cluster(cluster: ClusterPath, caller: Viewer, session: ReadingDep, response: Response) -> Cluster:
     """Get one Spark cluster: its description, and what its last check saw."""
-    async with database.reading() as session:
-        row = await clusters.get(session, cluster)
-        shown = views.cluster(row, await clusters.jobs_using(session, cluster))
+    row = await clusters.get(session, cluster)
+    shown = views.cluster(row, await clusters.jobs_using(session, cluster))
     response.headers["ETag"] = etag(shown)
     return shown
 

@@ -15,8 +15,8 @@ from clonos.resources.service import GAP, Event
 from clonos_api.auth import Principal
 from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.http.sse import HEARTBEAT_EVENT, EventStream
-from clonos_api.replica import DatabaseDep, Replica, ReplicaDep
-from clonos_api.routes.access import API, JobQuery, Viewer
+from clonos_api.replica import Replica, ReplicaDep
+from clonos_api.routes.access import API, JobQuery, ReadingDep, Viewer
 from clonos_api.routes.documented import STREAM, problems
 from clonos_api.store import events, jobs, views
 from clonos_api.store.db import paging
@@ -64,7 +64,7 @@ async def stream_events(
 @router.get("/history", responses=problems(404))
 async def list_events(
     caller: Viewer,
-    database: DatabaseDep,
+    session: ReadingDep,
     job: JobQuery = None,
     types: Types = None,
     after: Annotated[int, Query(ge=0, le=_LARGEST, description="Start after this number.")] = 0,
@@ -76,18 +76,17 @@ async def list_events(
     limit: Limit = 50,
 ) -> Page[Event]:
     """List events, oldest first; continue with `after` = `next`."""
-    async with database.reading() as session:
-        of = None if job is None else (await jobs.get(session, job, deleted=True)).id
-        query: dict[str, Any] = {"job": of, "types": types, "since": since}
-        if tail is not None:
-            # Read first: an event in between is then returned twice instead of never, with the same number.
-            _, newest = await events.bounds(session)
-            rows = await events.after(session, after, **query, limit=tail, newest=True)
-            last = str(max(newest, *(row.seq for row in rows), 0))
-            return Page(data=await EventViews().of(session, rows), next=last)
-        rows = await events.after(session, after, **query, limit=limit + 1)
-        page = paging.cut(rows, paging.Window(limit), lambda row: str(row.seq))
-        return views.listed(await EventViews().of(session, page.rows), page.next)
+    of = None if job is None else (await jobs.get(session, job, deleted=True)).id
+    query: dict[str, Any] = {"job": of, "types": types, "since": since}
+    if tail is not None:
+        # Read first: an event in between is then returned twice instead of never, with the same number.
+        _, newest = await events.bounds(session)
+        rows = await events.after(session, after, **query, limit=tail, newest=True)
+        last = str(max(newest, *(row.seq for row in rows), 0))
+        return Page(data=await EventViews().of(session, rows), next=last)
+    rows = await events.after(session, after, **query, limit=limit + 1)
+    page = paging.cut(rows, paging.Window(limit), lambda row: str(row.seq))
+    return views.listed(await EventViews().of(session, page.rows), page.next)
 
 
 async def start_after(replica: Replica, asked: int) -> tuple[int, bytes]:

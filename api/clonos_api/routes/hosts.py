@@ -13,7 +13,7 @@ from clonos_api.guards.idempotency import Once, OnceDep
 from clonos_api.http.bodies import TEXT, StandbyStates
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, Admin, NameWindowDep, Viewer, WindowDep, changing
+from clonos_api.routes.access import API, Admin, NameWindowDep, ReadingDep, Viewer, WindowDep, changing
 from clonos_api.routes.documented import problems
 from clonos_api.store import hosts, lookups, standbys, views
 from clonos_api.store.db import paging
@@ -25,19 +25,17 @@ HostPath = Annotated[str, Path(min_length=1, max_length=100, pattern=TEXT, descr
 
 
 @router.get("")
-async def list_hosts(caller: Viewer, database: DatabaseDep, window: NameWindowDep) -> Page[Host]:
+async def list_hosts(caller: Viewer, session: ReadingDep, window: NameWindowDep) -> Page[Host]:
     """List the hosts by name."""
-    async with database.reading() as session:
-        result = paging.by_name(await hosts.every(session), lambda row: row.name, window)
-        loads = await hosts.loads(session)
+    result = paging.by_name(await hosts.every(session), lambda row: row.name, window)
+    loads = await hosts.loads(session)
     return views.listed((views.host(row, loads.get(row.id, 0)) for row in result.rows), result.next)
 
 
 @router.get("/{name}")
-async def get_host(name: HostPath, caller: Viewer, database: DatabaseDep) -> Host:
+async def get_host(name: HostPath, caller: Viewer, session: ReadingDep) -> Host:
     """Get one host by its name."""
-    async with database.reading() as session:
-        return await _shown(session, name)
+    return await _shown(session, name)
 
 
 @router.post("/{name}/drain", response_model=Host)
@@ -65,15 +63,14 @@ async def remove_host(name: HostPath, caller: Admin, database: DatabaseDep) -> N
 @standby_router.get("")
 async def list_standbys(
     caller: Viewer,
-    database: DatabaseDep,
+    session: ReadingDep,
     window: WindowDep,
     state: StandbyStates = None,
 ) -> Page[Standby]:
     """List the standbys of all jobs, current and former, newest first."""
-    async with database.reading() as session:
-        names = await lookups.host_names(session)
-        result = await standbys.page(session, window, states=state)
-        lags = await standbys.lags(session, result.rows)
+    names = await lookups.host_names(session)
+    result = await standbys.page(session, window, states=state)
+    lags = await standbys.lags(session, result.rows)
     return views.listed((views.standby(standby, names, lags.get(standby.id)) for standby in result.rows), result.next)
 
 

@@ -35,7 +35,18 @@ from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import TEXT, IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
-from clonos_api.routes.access import API, KnownJob, NumberWindowDep, Operator, OwnJob, Viewer, WindowDep, changing
+from clonos_api.routes.access import (
+    API,
+    KnownJob,
+    NumberWindowDep,
+    Operator,
+    OwnJob,
+    ReadingDep,
+    ReadJob,
+    Viewer,
+    WindowDep,
+    changing,
+)
 from clonos_api.routes.documented import ETAG, LOCATION, document_body, problems
 from clonos_api.routes.operations import accepted
 from clonos_api.store import artifacts, jobs, lookups, operations, runs, views
@@ -101,7 +112,7 @@ async def validate_job(
 @router.get("")
 async def list_jobs(
     caller: Viewer,
-    database: DatabaseDep,
+    session: ReadingDep,
     window: WindowDep,
     state: Annotated[list[JobState] | None, Query(description="States; a job matches any of them.")] = None,
     label: Annotated[
@@ -111,10 +122,9 @@ async def list_jobs(
     created_by: Annotated[str | None, Query(max_length=100, pattern=TEXT)] = None,
 ) -> Page[JobSummary]:
     """List jobs that are not deleted, newest first. `GET /jobs/{job}` also has the specification."""
-    async with database.reading() as session:
-        labels = dict(_split(pair) for pair in label or [])
-        result = await jobs.page(session, window, states=state, labels=labels, name=name, created_by=created_by)
-        hosts = await lookups.hosts_of_runs(session, [row.run for row in result.rows if row.run])
+    labels = dict(_split(pair) for pair in label or [])
+    result = await jobs.page(session, window, states=state, labels=labels, name=name, created_by=created_by)
+    hosts = await lookups.hosts_of_runs(session, [row.run for row in result.rows if row.run])
     return views.listed((views.job_summary(row, hosts.get(row.run or "")) for row in result.rows), result.next)
 
 
@@ -168,13 +178,12 @@ async def delete_job(
 @router.get("/{job}/versions")
 async def list_job_versions(
     caller: Viewer,
-    database: DatabaseDep,
-    row: KnownJob,
+    session: ReadingDep,
+    row: ReadJob,
     window: NumberWindowDep,
 ) -> Page[JobVersion]:
     """List the versions of a job's specification, newest first."""
-    async with database.reading() as session:
-        return views.page(JobVersion, await jobs.versions(session, row.id, window))
+    return views.page(JobVersion, await jobs.versions(session, row.id, window))
 
 
 @router.get("/{job}/versions/diff")

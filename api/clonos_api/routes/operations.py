@@ -11,8 +11,7 @@ from clonos.resources.base import Page
 from clonos.resources.service import Operation
 from clonos_api.guards.idempotency import Once
 from clonos_api.http.checked_json import CheckedRoute
-from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, IdPath, JobQuery, Viewer, WindowDep
+from clonos_api.routes.access import API, IdPath, JobQuery, ReadingDep, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import jobs, operations, views
 from clonos_api.store.tables import OperationRow
@@ -30,19 +29,17 @@ async def accepted(session: AsyncSession, row: OperationRow, once: Once | None =
 @router.get("", responses=problems(404))
 async def list_operations(
     caller: Viewer,
-    database: DatabaseDep,
+    session: ReadingDep,
     window: WindowDep,
     job: JobQuery = None,
     state: Literal["IN_PROGRESS", "COMPLETED", "FAILED"] | None = None,
 ) -> Page[Operation]:
     """List operations (long-running requests), newest first."""
-    async with database.reading() as session:
-        of = None if job is None else (await jobs.get(session, job, deleted=True)).id
-        return views.page(Operation, await operations.page(session, window, job=of, state=state))
+    of = None if job is None else (await jobs.get(session, job, deleted=True)).id
+    return views.page(Operation, await operations.page(session, window, job=of, state=state))
 
 
 @router.get("/{operation}")
-async def get_operation(operation: IdPath, caller: Viewer, database: DatabaseDep) -> Operation:
+async def get_operation(operation: IdPath, caller: Viewer, session: ReadingDep) -> Operation:
     """Get one operation: whether it is in progress, completed or failed."""
-    async with database.reading() as session:
-        return views.resource(Operation, await operations.get(session, operation))
+    return views.resource(Operation, await operations.get(session, operation))

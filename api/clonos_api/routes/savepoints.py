@@ -18,7 +18,17 @@ from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
-from clonos_api.routes.access import API, IdPath, KnownJob, Operator, OwnJob, Viewer, WindowDep, changing
+from clonos_api.routes.access import (
+    API,
+    IdPath,
+    Operator,
+    OwnJob,
+    ReadingDep,
+    ReadJob,
+    Viewer,
+    WindowDep,
+    changing,
+)
 from clonos_api.routes.documented import LOCATION
 from clonos_api.routes.operations import accepted
 from clonos_api.store import jobs, operations, progress, savepoints, views
@@ -53,17 +63,16 @@ OwnSavepoint = Annotated[OwnedSavepoint, require_owner(savepoint_of_path)]
 
 
 @checkpoints_of_jobs.get("/{job}/checkpoints")
-async def list_checkpoints(caller: Viewer, database: DatabaseDep, row: KnownJob, limit: Limit = 50) -> Checkpoints:
+async def list_checkpoints(caller: Viewer, session: ReadingDep, row: ReadJob, limit: Limit = 50) -> Checkpoints:
     """Get a job's checkpoints (finished epochs): counts, a summary, the latest of each kind, and the newest `limit`."""
-    async with database.reading() as session:
-        return await progress.checkpoints(session, row.id, limit=limit)
+    return await progress.checkpoints(session, row.id, limit=limit)
 
 
 @checkpoints_of_jobs.get("/{job}/checkpoints/{epoch}")
 async def get_checkpoint(
     caller: Viewer,
-    database: DatabaseDep,
-    row: KnownJob,
+    session: ReadingDep,
+    row: ReadJob,
     epoch: Annotated[int, Path(ge=0, le=2**62)],
     query: Annotated[
         str | None,
@@ -71,8 +80,7 @@ async def get_checkpoint(
     ] = None,
 ) -> EpochCheckpoint:
     """Get the checkpoint of one finished epoch."""
-    async with database.reading() as session:
-        return await progress.get(session, row.id, epoch, query)
+    return await progress.get(session, row.id, epoch, query)
 
 
 @savepoints_of_jobs.post("/{job}/savepoints", status_code=202, response_model=Operation, responses=LOCATION)
@@ -111,26 +119,21 @@ async def create_savepoint(
 
 
 @savepoints_of_jobs.get("/{job}/savepoints")
-async def list_job_savepoints(
-    caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep
-) -> Page[Savepoint]:
+async def list_job_savepoints(caller: Viewer, session: ReadingDep, row: ReadJob, window: WindowDep) -> Page[Savepoint]:
     """List the savepoints of a job, newest first."""
-    async with database.reading() as session:
-        return views.page(Savepoint, await savepoints.page(session, window, job=row.id))
+    return views.page(Savepoint, await savepoints.page(session, window, job=row.id))
 
 
 @router.get("")
-async def list_savepoints(caller: Viewer, database: DatabaseDep, window: WindowDep) -> Page[Savepoint]:
+async def list_savepoints(caller: Viewer, session: ReadingDep, window: WindowDep) -> Page[Savepoint]:
     """List all savepoints, also of deleted jobs, newest first."""
-    async with database.reading() as session:
-        return views.page(Savepoint, await savepoints.page(session, window))
+    return views.page(Savepoint, await savepoints.page(session, window))
 
 
 @router.get("/{savepoint}")
-async def get_savepoint(savepoint: IdPath, caller: Viewer, database: DatabaseDep) -> Savepoint:
+async def get_savepoint(savepoint: IdPath, caller: Viewer, session: ReadingDep) -> Savepoint:
     """Get one savepoint by its id."""
-    async with database.reading() as session:
-        return views.resource(Savepoint, await savepoints.get(session, savepoint))
+    return views.resource(Savepoint, await savepoints.get(session, savepoint))
 
 
 @router.delete("/{savepoint}", status_code=202, response_model=Operation, responses=LOCATION)

@@ -23,7 +23,7 @@ from clonos_api.guards.idempotency import refuse_key
 from clonos_api.http.bodies import TEXT
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, Admin, AnyCaller, NumberWindowDep, Viewer, WindowDep
+from clonos_api.routes.access import API, Admin, AnyCaller, NumberWindowDep, ReadingDep, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import audit, sessions, sign_in_codes, tokens, views
 
@@ -52,17 +52,15 @@ async def create_token(body: TokenCreate, caller: Admin, database: DatabaseDep, 
 
 
 @router.get("")
-async def list_tokens(caller: Admin, database: DatabaseDep, window: WindowDep) -> Page[Token]:
+async def list_tokens(caller: Admin, session: ReadingDep, window: WindowDep) -> Page[Token]:
     """List all tokens without their secrets, newest first."""
-    async with database.reading() as session:
-        return views.page(Token, await tokens.page(session, window))
+    return views.page(Token, await tokens.page(session, window))
 
 
 @router.get("/self", responses=problems(404))
-async def get_own_token(caller: AnyCaller, database: DatabaseDep) -> Token:
+async def get_own_token(caller: AnyCaller, session: ReadingDep) -> Token:
     """Get the token with which this request was sent: its role, subject and expiry."""
-    async with database.reading() as session:
-        return views.resource(Token, await tokens.get(session, _own(caller)))
+    return views.resource(Token, await tokens.get(session, _own(caller)))
 
 
 @router.delete("/self", status_code=204, responses=problems(404, 409))
@@ -112,7 +110,7 @@ def _own(caller: Principal) -> str:
 @audit_router.get("")
 async def list_audit(
     caller: Admin,
-    database: DatabaseDep,
+    session: ReadingDep,
     window: NumberWindowDep,
     subject: Annotated[str | None, Query(max_length=100, pattern=TEXT, description="Who sent the request.")] = None,
     action: Annotated[
@@ -127,17 +125,15 @@ async def list_audit(
 ) -> Page[AuditEntry]:
     """List the audit log: accepted and refused requests, newest first."""
     which = audit.Filter(subject, action, outcome, since, until)
-    async with database.reading() as session:
-        return views.page(AuditEntry, await audit.page(session, window, which))
+    return views.page(AuditEntry, await audit.page(session, window, which))
 
 
 @session_router.get("")
 async def list_sessions(
-    caller: Admin, database: DatabaseDep, window: WindowDep, subject: Annotated[str | None, _SUBJECT] = None
+    caller: Admin, session: ReadingDep, window: WindowDep, subject: Annotated[str | None, _SUBJECT] = None
 ) -> Page[Session]:
     """List the browsers that are signed in, newest first."""
-    async with database.reading() as session:
-        return views.page(Session, await sessions.page(session, window, subject=subject))
+    return views.page(Session, await sessions.page(session, window, subject=subject))
 
 
 @session_router.delete("")
