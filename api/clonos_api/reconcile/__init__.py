@@ -10,7 +10,7 @@ has changed since a round without work:
 
 Modules: `transitions` is the table of job states with guards and effects, drawn by `diagram`; `states` has the
 decisions by state; `placement` selects hosts; `deadlines` limits transient states; `run_specs` builds what agents
-receive; `operations` and `ending` end REST operations; `saving` copies checkpoints; `tidying` ends leftovers.
+receive; `ending` ends REST operations; `saving` copies checkpoints; `tidying` ends leftovers.
 
 Invariants:
 

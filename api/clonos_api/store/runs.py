@@ -82,7 +82,7 @@ async def report(session: AsyncSession, host: str, reports: Sequence[RunReport])
         stopped = changes.get("driver_state") == "STOPPED"
         if row.state != before or row.ended_at is not None or stopped:
             _append_state(session, row)
-        await _update_standby(session, row)
+        await standbys.update_from_run(session, row)
     return changed
 
 
@@ -135,7 +135,7 @@ async def lose(session: AsyncSession, run: RunRow) -> RunRow:
     """
     row = await swap(session, run, state="LOST")
     _append_state(session, row)
-    await _update_standby(session, row)
+    await standbys.update_from_run(session, row)
     return row
 
 
@@ -146,7 +146,7 @@ async def end(session: AsyncSession, run: RunRow) -> RunRow:
     row = await swap(session, run, ended_at=await now(session))
     hosts.bump(session, row.host)
     _append_state(session, row)
-    await _update_standby(session, row)
+    await standbys.update_from_run(session, row)
     return row
 
 
@@ -185,10 +185,6 @@ async def work(session: AsyncSession, host: str) -> Work:
         runs=[run.spec for run in await open_of_host(session, host)],
         tasks=[views.resource(HostTask, task, task=task.id) for task in tasks],
     )
-
-
-async def _update_standby(session: AsyncSession, row: RunRow) -> None:
-    await standbys.update_from_run(session, row)
 
 
 def _append_state(session: AsyncSession, row: RunRow) -> None:

@@ -13,8 +13,8 @@ from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, Sto
 from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile.deadlines import CLAIM_S, MAX_ATTEMPTS, RECOVER_S
 from clonos_api.reconcile.decide import decide
+from clonos_api.reconcile.ending import Completed, Failed, Progress, judge
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFacts
-from clonos_api.reconcile.operations import Completed, Failed, Progress, judge
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import Intent
 
