@@ -114,7 +114,6 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas.setdefault(name, schema)
     spec_schema.narrow(schemas)
     entry = schemas[LogEntry.__name__]
-    entry["description"] = entry["description"].partition("\n\nAttributes:")[0]
     for name, text in meanings(LogEntry).items():
         entry["properties"][name]["description"] = text
     schemas["Body_upload_artifact"]["properties"]["file"]["description"] = "The job file, or a ZIP archive."

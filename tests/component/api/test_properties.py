@@ -168,11 +168,15 @@ class Service:
 
     def token_for(self, operation: str, caller: str) -> str | None:
         """The caller's token; a new one for an operation that ends the token of its request."""
-        if operation not in ENDING or caller not in ROLES:
+        if operation not in ENDING or self.tokens[caller] is None:
             return self.tokens[caller]
-        role, subject = ROLES[caller]
+        if caller == "agent":
+            asked = {"name": "agent-once", "role": "agent", "host": self.agent.name}
+        else:
+            role, subject = ROLES[caller]
+            asked = {"name": subject, "role": role, "subject": subject}
         with self.api.client() as admin:
-            made = admin.post("/tokens", json={"name": subject, "role": role, "subject": subject}).raise_for_status()
+            made = admin.post("/tokens", json=asked).raise_for_status()
         return str(made.json()["token"])
 
 

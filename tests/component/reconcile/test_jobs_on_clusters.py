@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from sqlalchemy import select
 
+from clonos.errors import ConcurrentUpdate
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import HostState, RunSpec
@@ -171,10 +173,17 @@ async def test_a_run_gets_the_newest_description_of_its_cluster(database: Databa
         (run,) = await users.runs()
         assert run.host == actors["b"].id
         assert run.spec.cluster == first
-        async with database.transaction() as session:
-            changed = first.model_copy(update={"spec": first.spec.model_copy(update={"master": "spark://n:7077"})})
-            newest = await clusters.get(session, "spark")
-            await clusters.change(session, newest, changed, version=1, by="ada")
+        changed = first.model_copy(update={"spec": first.spec.model_copy(update={"master": "spark://n:7077"})})
+
+        async def is_changed() -> bool:
+            with contextlib.suppress(ConcurrentUpdate):  # by the leader, which checks the cluster
+                async with database.transaction() as session:
+                    newest = await clusters.get(session, "spark")
+                    await clusters.change(session, newest, changed, version=1, by="ada")
+                return True
+            return False
+
+        await eventually(is_changed, "the description is changed")
         assert (await users.ended(await users.ask("restart"))).state == "COMPLETED"
         assert (await users.runs())[-1].spec.cluster == changed
 
