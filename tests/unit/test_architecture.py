@@ -96,3 +96,14 @@ def test_each_test_file_has_a_name_of_its_own() -> None:
     """`pytest tests` cannot import two modules of one name."""
     names = Counter(file.name for file in ROOT.glob("tests/**/test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_route_with_a_session_opens_no_other_one() -> None:
+    """Each holds a connection: requests that need two would wait for each other."""
+    opening = []
+    for file in (ROOT / "api/clonos_api/routes").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef) and re.search(r"ReadingDep|ReadJob", ast.unparse(node.args)):
+                calls = re.findall(r"\.(?:reading|transaction)\(\)", ast.unparse(node.body))
+                opening += [f"{file.name} {node.name}"] * bool(calls)
+    assert opening == []
