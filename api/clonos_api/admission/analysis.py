@@ -25,17 +25,11 @@ NICENESS: Final = 5  # the service comes first; with more, an analysis would not
 
 
 class Analysis(BaseModel):
-    """What the linter found, or why it could not read the code.
+    """What the linter found, or why it could not read the code."""
 
-    Attributes:
-        findings: The fields of `clonos.lint.Finding`.
-        what: What prevents the analysis; empty: nothing.
-        hint: What to do about it.
-    """
-
-    findings: list[dict[str, Any]] = []
-    what: str = ""
-    hint: str = ""
+    findings: list[dict[str, Any]] = []  # the fields of `clonos.lint.Finding`
+    what: str = ""  # what prevents the analysis; empty: nothing
+    hint: str = ""  # what to do about it
 
 
 def analyse(file: Path) -> Analysis:

@@ -44,19 +44,12 @@ _ROLES: Final = (Role.ADMIN, Role.OPERATOR, Role.VIEWER)
 
 
 class ProviderMetadata(msgspec.Struct):
-    """The fields of a provider's metadata that a sign-in needs (OpenID Connect Discovery 1.0, section 3).
+    """The fields of a provider's metadata that a sign-in needs (OpenID Connect Discovery 1.0, section 3)."""
 
-    Attributes:
-        issuer: Identity of the provider.
-        authorization_endpoint: Address to which browsers are sent.
-        token_endpoint: Address that exchanges a code for tokens.
-        jwks_uri: Address of the keys of signatures.
-    """
-
-    issuer: str
-    authorization_endpoint: str
-    token_endpoint: str
-    jwks_uri: str
+    issuer: str  # identity of the provider
+    authorization_endpoint: str  # address to which browsers are sent
+    token_endpoint: str  # address that exchanges a code for tokens
+    jwks_uri: str  # address of the keys of signatures
 
 
 @dataclass(frozen=True)
@@ -64,17 +57,14 @@ class Attempt:
     """One sign-in in progress. The browser keeps it in a cookie that scripts and other sites cannot read.
 
     `clonos_api.store.sign_in_codes` knows the cookies that are valid.
-
-    Attributes:
-        next: The page that the user wanted to see.
-        state: Repeated by the provider in its redirect, which other sites could forge otherwise.
-        nonce: Repeated in the ID token, so that a token of another sign-in is refused.
-        verifier: PKCE's secret, without which the code of the redirect is worthless.
     """
 
-    next: str
+    next: str  # the page that the user wanted to see
+    # Repeated by the provider in its redirect, which other sites could forge otherwise.
     state: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    # Repeated in the ID token, so that a token of another sign-in is refused.
     nonce: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    # PKCE's secret, without which the code of the redirect is worthless.
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
 
     def encode(self) -> str:

@@ -22,14 +22,7 @@ _LITTLE_FREE_BYTES: Final = 500_000_000
 
 
 class Kind(Enum):
-    """All kinds of alerts, by their names. The documentation has a page for each.
-
-    Attributes:
-        severity: ``critical`` if readers of a job's output wait, or may wait until a person acts, or if a token may be
-            stolen.
-        meaning: What is wrong.
-        webhook: Webhooks receive it, too. The others follow from figures that only Prometheus keeps.
-    """
+    """All kinds of alerts, by their names. The documentation has a page for each."""
 
     JobFailed = "critical", "The job has failed and is not restarted."
     JobRecovering = "critical", "A recovery is in progress."
@@ -53,32 +46,23 @@ class Kind(Enum):
     ReplicaUnavailable = "warning", "A replica of the control plane is unreachable.", False
 
     def __init__(self, severity: Severity, meaning: str, webhook: bool = True) -> None:
+        # ``critical`` if readers of a job's output wait, or may wait until a person acts, or if a token may be stolen.
         self.severity = severity
-        self.meaning = meaning
-        self.webhook = webhook
+        self.meaning = meaning  # what is wrong
+        self.webhook = webhook  # webhooks receive it, too. The others follow from figures that only Prometheus keeps.
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One thing that is wrong.
-
-    Attributes:
-        kind: Its kind.
-        labels: ``job_name``, ``host``, ``token`` or nothing.
-        since: Its beginning.
-        summary: What is wrong.
-        description: What to do next.
-        of: Ids of what it is about, which identify it while it lasts.
-        hold_s: Seconds for which it has to last before it is reported.
-    """
+    """One thing that is wrong."""
 
     kind: Kind
-    labels: dict[str, str]
-    since: datetime
-    summary: str
-    description: str
-    of: tuple[str, ...] = ()
-    hold_s: float = 0.0
+    labels: dict[str, str]  # ``job_name``, ``host``, ``token`` or nothing
+    since: datetime  # its beginning
+    summary: str  # what is wrong
+    description: str  # what to do next
+    of: tuple[str, ...] = ()  # ids of what it is about, which identify it while it lasts
+    hold_s: float = 0.0  # seconds for which it has to last before it is reported
 
     @property
     def key(self) -> str:

@@ -11,21 +11,13 @@ from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Health, Line
 
 @dataclass(frozen=True)
 class Banner:
-    """The state of all jobs.
+    """The state of all jobs."""
 
-    Attributes:
-        health: The worst health of a job, a host or a dependency that needs attention.
-        stalled: The jobs that should publish and do not; readers of their output wait.
-        failing: The other jobs that are failing; `trouble_of` has the sentence of each.
-        headline: What else is wrong, or that nothing is. Empty if there is nothing to add to the jobs.
-        detail: The jobs that guarantee less than others, and why.
-    """
-
-    health: Health
-    stalled: tuple[Line, ...]
-    failing: tuple[Line, ...]
-    headline: str
-    detail: str
+    health: Health  # the worst health of a job, a host or a dependency that needs attention
+    stalled: tuple[Line, ...]  # the jobs that should publish and do not; readers of their output wait
+    failing: tuple[Line, ...]  # the other jobs that are failing; `trouble_of` has the sentence of each
+    headline: str  # what else is wrong, or that nothing is. Empty if there is nothing to add to the jobs.
+    detail: str  # the jobs that guarantee less than others, and why
 
     @property
     def brief(self) -> bool:

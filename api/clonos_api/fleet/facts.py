@@ -29,18 +29,12 @@ _MISSED: Final = 3
 
 @dataclass(frozen=True)
 class Waiting:
-    """A standby that can be promoted, for the board.
+    """A standby that can be promoted, for the board."""
 
-    Attributes:
-        host: Name of its host.
-        created_at: Start of its run.
-        epoch_s: Duration of its shortest rehearsal of an epoch; None: it has not reported one.
-    """
-
-    host: str
+    host: str  # name of its host
     state: str
-    created_at: datetime
-    epoch_s: float | None = None
+    created_at: datetime  # start of its run
+    epoch_s: float | None = None  # duration of its shortest rehearsal of an epoch; None: it has not reported one
 
 
 @dataclass(frozen=True)

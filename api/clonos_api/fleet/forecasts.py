@@ -33,23 +33,16 @@ _OF_JOB: Final = 5  # newest recoveries of a job that its own estimate uses
 
 @dataclass(frozen=True)
 class Estimates:
-    """Medians of what happened before; None: it never happened.
+    """Medians of what happened before; None: it never happened."""
 
-    Attributes:
-        warm_s: Job id → time without output until a standby had taken over, in seconds.
-        cold_s: The same until a new driver process had started.
-        any_warm_s: As `warm_s`, over all jobs.
-        any_cold_s: As `cold_s`, over all jobs.
-        steps_s: Time of the phases of a takeover after a crash that no standby rehearses, over all jobs, in seconds.
-        ready_s: Time from the placement of a standby until it was READY, of those that are READY now.
-    """
-
+    # Job id → time without output until a standby had taken over, in seconds.
     warm_s: dict[str, float] = field(default_factory=dict)
-    cold_s: dict[str, float] = field(default_factory=dict)
-    any_warm_s: float | None = None
-    any_cold_s: float | None = None
+    cold_s: dict[str, float] = field(default_factory=dict)  # the same until a new driver process had started
+    any_warm_s: float | None = None  # as `warm_s`, over all jobs
+    any_cold_s: float | None = None  # as `cold_s`, over all jobs
+    # Time of the phases of a takeover after a crash that no standby rehearses, over all jobs, in seconds.
     steps_s: float | None = None
-    ready_s: float | None = None
+    ready_s: float | None = None  # time from the placement of a standby until it was READY, of those that are READY now
 
 
 async def read_estimates(session: AsyncSession) -> Estimates:

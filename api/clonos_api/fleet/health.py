@@ -30,21 +30,13 @@ _BEHIND_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records per second of a job; None: not measured yet.
+    """Records per second of a job; None: not measured yet."""
 
-    Attributes:
-        published: Records that it publishes.
-        read: Records that it reads.
-        dead_letters: Records that it publishes as dead letters.
-        unread: By which its unread records increase.
-        measured_s: The seconds that `read` and `unread` are of.
-    """
-
-    published: float | None = None
-    read: float | None = None
-    dead_letters: float | None = None
-    unread: float | None = None
-    measured_s: float = 0.0
+    published: float | None = None  # records that it publishes
+    read: float | None = None  # records that it reads
+    dead_letters: float | None = None  # records that it publishes as dead letters
+    unread: float | None = None  # by which its unread records increase
+    measured_s: float = 0.0  # the seconds that `read` and `unread` are of
 
 
 def unread_of(job: JobRow) -> int | None:

@@ -39,34 +39,21 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A job that should publish and does not.
+    """A job that should publish and does not."""
 
-    Attributes:
-        since: Its last output, or the failure if that was later.
-        why: What happens now, as a clause: ``the standby on host-3 claims the log``.
-    """
-
-    since: datetime
-    why: str
+    since: datetime  # its last output, or the failure if that was later
+    why: str  # what happens now, as a clause: ``the standby on host-3 claims the log``
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What happens if the driver of a running job fails now.
+    """What happens if the driver of a running job fails now."""
 
-    Attributes:
-        warm: Whether a standby is READY on another host.
-        host: The host of that standby, or of the one that warms up; empty: there is none.
-        estimate_s: Expected time without output in seconds; None: nothing shows it.
-        basis: What shows it.
-        ready_in_s: Expected time until the standby is READY; None: unknown, or it is READY.
-    """
-
-    warm: bool
-    host: str = ""
-    estimate_s: float | None = None
-    ready_in_s: float | None = None
-    basis: Basis | None = None
+    warm: bool  # whether a standby is READY on another host
+    host: str = ""  # the host of that standby, or of the one that warms up; empty: there is none
+    estimate_s: float | None = None  # expected time without output in seconds; None: nothing shows it
+    ready_in_s: float | None = None  # expected time until the standby is READY; None: unknown, or it is READY
+    basis: Basis | None = None  # what shows it
 
     @property
     def source(self) -> str:
@@ -76,17 +63,11 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The newest verification of a job's output.
+    """The newest verification of a job's output."""
 
-    Attributes:
-        at: End of the observation.
-        clean: Whether epochs are proved up to the newest one of that time.
-        contradicted: Whether the output contradicts the causal log.
-    """
-
-    at: datetime
-    clean: bool
-    contradicted: bool
+    at: datetime  # end of the observation
+    clean: bool  # whether epochs are proved up to the newest one of that time
+    contradicted: bool  # whether the output contradicts the causal log
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,23 +141,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The systems on which running jobs depend, as their drivers see them.
+    """The systems on which running jobs depend, as their drivers see them."""
 
-    Attributes:
-        drivers: Number of drivers that have reported what they see of Kafka.
-        brokers: Smallest number of brokers that a driver sees; None: no driver has reported it.
-        silent: Names of the jobs whose driver gets no answer of Kafka.
-        waiting: Names of the jobs whose driver waits for another system, such as a Schema Registry.
-        under_replicated: Number of partitions of causal logs without all of their replicas in sync.
-        open_transactions: Number of topics whose readers wait for an open transaction.
-    """
-
-    drivers: int = 0
-    brokers: int | None = None
-    silent: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    under_replicated: int = 0
-    open_transactions: int = 0
+    drivers: int = 0  # number of drivers that have reported what they see of Kafka
+    brokers: int | None = None  # smallest number of brokers that a driver sees; None: no driver has reported it
+    silent: tuple[str, ...] = ()  # names of the jobs whose driver gets no answer of Kafka
+    waiting: tuple[str, ...] = ()  # names of the jobs whose driver waits for another system, such as a Schema Registry
+    under_replicated: int = 0  # number of partitions of causal logs without all of their replicas in sync
+    open_transactions: int = 0  # number of topics whose readers wait for an open transaction
 
     @property
     def health(self) -> Health:
@@ -192,22 +164,15 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The recoveries of one job that began in the same half hour, as one bar of the strip.
+    """The recoveries of one job that began in the same half hour, as one bar of the strip."""
 
-    Attributes:
-        slot: Number of the half hour, from 0.
-        health: Of the worst of them: ``bad``: in progress, or without an epoch; ``weak``: a cold restart; ``good``: a
-            takeover, or a restart of a query; ``busy``: planned; ``idle``: no failure.
-        height: From the longest time without output, 1 to 10.
-        recovery: Id of the worst of them.
-        text: What happened, as a sentence.
-    """
-
-    slot: int
+    slot: int  # number of the half hour, from 0
+    # Of the worst of them: ``bad``: in progress, or without an epoch; ``weak``: a cold restart; ``good``: a takeover,
+    # or a restart of a query; ``busy``: planned; ``idle``: no failure.
     health: Health
-    height: int
-    recovery: str
-    text: str
+    height: int  # from the longest time without output, 1 to 10
+    recovery: str  # id of the worst of them
+    text: str  # what happened, as a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +186,12 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The recoveries of the last 24 hours.
+    """The recoveries of the last 24 hours."""
 
-    Attributes:
-        until: End of the newest half hour.
-        summary: Their number and the longest time without output, as a sentence.
-        lanes: The jobs with recoveries, those with the worst first.
-        more: Number of further jobs with recoveries.
-    """
-
-    until: datetime
-    summary: str
-    lanes: tuple[Lane, ...] = ()
-    more: int = 0
+    until: datetime  # end of the newest half hour
+    summary: str  # their number and the longest time without output, as a sentence
+    lanes: tuple[Lane, ...] = ()  # the jobs with recoveries, those with the worst first
+    more: int = 0  # number of further jobs with recoveries
 
 
 @dataclass(frozen=True)

@@ -23,23 +23,17 @@ _PIECE_BYTES: Final = 16_384
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection.
+    """One connection."""
 
-    Attributes:
-        header_bytes: Largest head of a request: its first line and headers. Also the most bytes without a byte of body
-            after it, such as one trailer or chunk extension, and the most bytes of framing beyond the size of the body.
-        header_s: Longest time from the connection, or from the first byte of a later request, to the end of the head.
-        refused_s: Time for which the connection of a refused request stays open, and unread.
-        queued: Pipelined requests that may wait for the response of an earlier one.
-        per_address: Open connections of one address.
-        proxies: Networks without this limit: proxies, which have connections for many clients.
-    """
-
+    # Largest head of a request: its first line and headers. Also the most bytes without a byte of body after it, such
+    # as one trailer or chunk extension, and the most bytes of framing beyond the size of the body.
     header_bytes: ClassVar[int] = 65_536
+    # Longest time from the connection, or from the first byte of a later request, to the end of the head.
     header_s: ClassVar[float] = 10.0
-    refused_s: ClassVar[float] = 2.0
-    queued: ClassVar[int] = 8
-    per_address: ClassVar[int] = 1_000
+    refused_s: ClassVar[float] = 2.0  # time for which the connection of a refused request stays open, and unread
+    queued: ClassVar[int] = 8  # pipelined requests that may wait for the response of an earlier one
+    per_address: ClassVar[int] = 1_000  # open connections of one address
+    # Networks without this limit: proxies, which have connections for many clients.
     proxies: ClassVar[Sequence[Network]] = ()
     _opened: ClassVar[Counter[str]] = Counter()
 

@@ -38,19 +38,12 @@ _SIGNS: Final = select(
 
 @dataclass(frozen=True)
 class Signs:
-    """What shows that a round may find work.
+    """What shows that a round may find work."""
 
-    Attributes:
-        unresponsive_in_s: Seconds until the first READY host is unresponsive unless it sends a heartbeat.
-        lost_in_s: Seconds until the first lease of a host expires.
-        longest_lease_s: Seconds until the last of these leases expires.
-        versions: The newest event, and sums of the versions of rows.
-    """
-
-    unresponsive_in_s: float | None
-    lost_in_s: float | None
-    longest_lease_s: float | None
-    versions: tuple[int | None, ...]
+    unresponsive_in_s: float | None  # seconds until the first READY host is unresponsive unless it sends a heartbeat
+    lost_in_s: float | None  # seconds until the first lease of a host expires
+    longest_lease_s: float | None  # seconds until the last of these leases expires
+    versions: tuple[int | None, ...]  # the newest event, and sums of the versions of rows
 
 
 async def read(session: AsyncSession) -> Signs:

@@ -43,22 +43,14 @@ class JobPosition(BaseModel):
     """What the database knew of a job's progress at the moment of the backup.
 
     Kafka and the checkpoint know more: the causal log decides where the job continues.
-
-    Attributes:
-        name: The job's name.
-        state: Its state.
-        desired_state: The state that a user requested.
-        generation: Newest claim; 0 before the first.
-        epochs: Query → newest finished epoch.
-        checkpoint: Location in the specification; None: ``jobs/<name>`` in the ``CLONOS_HOME`` of its host.
     """
 
-    name: str
-    state: str
-    desired_state: str
-    generation: int
-    epochs: dict[str, int]
-    checkpoint: str | None
+    name: str  # the job's name
+    state: str  # its state
+    desired_state: str  # the state that a user requested
+    generation: int  # newest claim; 0 before the first
+    epochs: dict[str, int]  # query → newest finished epoch
+    checkpoint: str | None  # location in the specification; None: ``jobs/<name>`` in the ``CLONOS_HOME`` of its host
 
 
 class SavepointCopy(BaseModel):
@@ -70,29 +62,17 @@ class SavepointCopy(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The content of a backup.
+    """The content of a backup."""
 
-    Attributes:
-        format: Version of the backup's format.
-        created_at: Time of the backup.
-        clonos: Version of Clonos that wrote it.
-        revision: Revision of the tables.
-        source: Kind of the database that was copied.
-        sha256: SHA-256 of the database file, hexadecimal.
-        rows: Table → number of rows.
-        jobs: Positions of the jobs that are not deleted.
-        savepoints: The completed savepoints.
-    """
-
-    format: Literal[1] = 1
-    created_at: datetime
-    clonos: str
-    revision: str
-    source: Literal["sqlite", "postgresql"]
-    sha256: str
-    rows: dict[str, int]
-    jobs: list[JobPosition]
-    savepoints: list[SavepointCopy]
+    format: Literal[1] = 1  # version of the backup's format
+    created_at: datetime  # time of the backup
+    clonos: str  # version of Clonos that wrote it
+    revision: str  # revision of the tables
+    source: Literal["sqlite", "postgresql"]  # kind of the database that was copied
+    sha256: str  # SHA-256 of the database file, hexadecimal
+    rows: dict[str, int]  # table → number of rows
+    jobs: list[JobPosition]  # positions of the jobs that are not deleted
+    savepoints: list[SavepointCopy]  # the completed savepoints
 
 
 def create(url: str, directory: Path) -> Manifest:

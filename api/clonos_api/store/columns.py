@@ -208,17 +208,14 @@ class IngestState(Struct):
 
 
 class RecoveryBody(Struct, omit_defaults=True):
-    """The rest of a `clonos.resources.jobs.Recovery`, whose other fields are columns.
-
-    Attributes:
-        silent_since: Begin of the first of several failures in succession; None: it is the first one.
-    """
+    """The rest of a `clonos.resources.jobs.Recovery`, whose other fields are columns."""
 
     cause: str
     failed_generation: int
     from_host: str
     failure: Failure | None = None
     phases: list[Phase] = field(default_factory=list)
+    # Begin of the first of several failures in succession; None: it is the first one.
     silent_since: datetime | None = None
     generation: int | None = None
     to_host: str | None = None
@@ -235,34 +232,25 @@ class RecoveryBody(Struct, omit_defaults=True):
 
 
 class StandbyBody(Struct, omit_defaults=True):
-    """What is known of a standby.
+    """What is known of a standby."""
 
-    Attributes:
-        placement_reason: Why it is on its host.
-        epochs: Query → newest committed epoch that it has read; None: it has not followed the log yet.
-        epoch_s: Duration of its shortest rehearsal of an epoch, in seconds; None: it has not reported one.
-    """
-
-    placement_reason: str = ""
+    placement_reason: str = ""  # why it is on its host
+    # Query → newest committed epoch that it has read; None: it has not followed the log yet.
     epochs: dict[str, int] | None = None
+    # Duration of its shortest rehearsal of an epoch, in seconds; None: it has not reported one.
     epoch_s: float | None = None
 
 
 class Tally(Struct):
-    """The figures of one interval (`clonos_api.store.series`).
-
-    Attributes:
-        durations: Class of a duration → number of epochs.
-        latencies: Class of an end-to-end latency → number of records.
-        lag: Source topic → unread records at the end of the interval; empty: not reported in it.
-    """
+    """The figures of one interval (`clonos_api.store.series`)."""
 
     epochs: int = 0
     replayed: int = 0
     records_in: int = 0
     records_out: int = 0
-    durations: dict[str, int] = field(default_factory=dict)
-    latencies: dict[str, int] = field(default_factory=dict)
+    durations: dict[str, int] = field(default_factory=dict)  # class of a duration → number of epochs
+    latencies: dict[str, int] = field(default_factory=dict)  # class of an end-to-end latency → number of records
+    # Source topic → unread records at the end of the interval; empty: not reported in it.
     lag: dict[str, int] = field(default_factory=dict)
 
     def add(self, later: Tally) -> None:
@@ -278,33 +266,20 @@ class Tally(Struct):
 
 
 class OperationArguments(Struct, omit_defaults=True):
-    """The data of a request that the reconciler needs to complete its operation.
+    """The data of a request that the reconciler needs to complete its operation."""
 
-    Attributes:
-        savepoint: Id of the savepoint that it takes or deletes.
-        cluster: Id of the cluster that it checks.
-        version: Version of that cluster's description, or of the job.
-        stop: How it stops the job.
-    """
-
-    savepoint: str | None = None
-    cluster: str | None = None
-    version: int | None = None
-    stop: StopRequest | None = None
+    savepoint: str | None = None  # id of the savepoint that it takes or deletes
+    cluster: str | None = None  # id of the cluster that it checks
+    version: int | None = None  # version of that cluster's description, or of the job
+    stop: StopRequest | None = None  # how it stops the job
 
 
 class TaskSubject(Struct):
-    """What a host task is about, of its arguments (`clonos.resources.hosts.HostTask`).
+    """What a host task is about, of its arguments (`clonos.resources.hosts.HostTask`)."""
 
-    Attributes:
-        savepoint: Id of the savepoint.
-        cluster: Id of the cluster.
-        version: Version of that cluster's description.
-    """
-
-    savepoint: str = ""
-    cluster: str = ""
-    version: int = 0
+    savepoint: str = ""  # id of the savepoint
+    cluster: str = ""  # id of the cluster
+    version: int = 0  # version of that cluster's description
 
 
 class Moving(BaseModel):

@@ -78,17 +78,11 @@ class Line(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Consecutive lines of a log.
+    """Consecutive lines of a log."""
 
-    Attributes:
-        lines: The lines, oldest first.
-        next: Cursor after them.
-        more: More lines are stored: of `newest` older ones, of `following` newer ones.
-    """
-
-    lines: list[Line]
-    next: str
-    more: bool
+    lines: list[Line]  # oldest first
+    next: str  # cursor after them
+    more: bool  # more lines are stored: of `newest` older ones, of `following` newer ones
 
 
 class Chunk(NamedTuple):

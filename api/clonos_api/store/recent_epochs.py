@@ -24,15 +24,10 @@ RATED: Final = timedelta(seconds=10)
 
 @dataclass(frozen=True)
 class RecentEpochs:
-    """Epochs of one query that finished lately.
-
-    Attributes:
-        epochs: The epochs.
-        since: Epochs that finished later count for rates.
-    """
+    """Epochs of one query that finished lately."""
 
     epochs: list[EpochCheckpoint]
-    since: datetime
+    since: datetime  # epochs that finished later count for rates
 
     def per_second(self, figure: Callable[[EpochCheckpoint], int]) -> float:
         """Return the sum of a figure of the epochs in the last ten seconds, per second.

@@ -73,19 +73,12 @@ _HOSTS_OF: Final = (RunRow.host, StandbyRow.host, TaskRow.host, JobRow.home, Eve
 
 @dataclass(frozen=True)
 class Restored:
-    """What `restore` did.
+    """What `restore` did."""
 
-    Attributes:
-        manifest: Of the backup.
-        ran: Names of the jobs that were set to run; all are stopped now.
-        tokens: Number of valid tokens, including the new one.
-        token_file: File with the new token of an admin; None if an older one is valid.
-    """
-
-    manifest: Manifest
-    ran: list[str]
-    tokens: int
-    token_file: Path | None
+    manifest: Manifest  # of the backup
+    ran: list[str]  # names of the jobs that were set to run; all are stopped now
+    tokens: int  # number of valid tokens, including the new one
+    token_file: Path | None  # file with the new token of an admin; None if an older one is valid
 
 
 def restore(directory: Path, url: str, *, token_file: Path, keep_tokens: bool = False) -> Restored:

@@ -145,15 +145,10 @@ def parse(presented: str) -> tuple[str, bytes] | None:
 
 @dataclass(frozen=True)
 class Expiring:
-    """The API tokens in use that expire soon (`warned_within`) and are not replaced yet.
+    """The API tokens in use that expire soon (`warned_within`) and are not replaced yet."""
 
-    Attributes:
-        count: Their number.
-        first: The `EXPIRING_NAMED` that expire first, in this order.
-    """
-
-    count: int = 0
-    first: tuple[ExpiringToken, ...] = ()
+    count: int = 0  # their number
+    first: tuple[ExpiringToken, ...] = ()  # the `EXPIRING_NAMED` that expire first, in this order
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,6 @@ class Recorder:
         epoch: The epoch.
         operator: The operator's name.
         task: Spark's partition index.
-
-    Attributes:
-        bytes: Bytes written so far.
     """
 
     def __init__(self, kafka: Callable[[], KafkaSettings], epoch: EpochScope, operator: str, task: int) -> None:
@@ -45,7 +42,7 @@ class Recorder:
         self._new: list[Determinant] = []
         self._adding = threading.Lock()
         self._flushing = threading.Lock()
-        self.bytes = 0
+        self.bytes = 0  # bytes written so far
 
     def add(self, entry: Determinant) -> None:
         """Queue one determinant; safe to call from several threads."""

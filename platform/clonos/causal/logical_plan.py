@@ -14,18 +14,12 @@ _UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
 
 
 class PlanNode:
-    """One node of a logical plan, or of an expression in it.
-
-    Attributes:
-        kind: Name of the node's class in Spark, such as ``Project``.
-        fields: The node's fields; an expression among them is a list of its nodes, parents first.
-        children: The nodes whose rows this one reads; of an expression, its arguments.
-    """
+    """One node of a logical plan, or of an expression in it."""
 
     def __init__(self, fields: dict[str, Any], children: list[PlanNode]) -> None:
-        self.kind = str(fields["class"]).rsplit(".", 1)[-1]
-        self.fields = fields
-        self.children = children
+        self.kind = str(fields["class"]).rsplit(".", 1)[-1]  # name of the node's class in Spark, such as ``Project``
+        self.fields = fields  # the node's fields; an expression among them is a list of its nodes, parents first
+        self.children = children  # the nodes whose rows this one reads; of an expression, its arguments
 
     def all(self) -> Iterator[PlanNode]:
         """Yield this node and its descendants, parents first."""

@@ -76,11 +76,7 @@ class _NoAnswer(Exception):
 
 
 class Service(Generic[P, R]):
-    """A function whose answers are recorded once and repeated in a replay. `service` describes its arguments.
-
-    Attributes:
-        function: The function itself, for unit tests.
-    """
+    """A function whose answers are recorded once and repeated in a replay. `service` describes its arguments."""
 
     def __init__(
         self,
@@ -100,7 +96,7 @@ class Service(Generic[P, R]):
                 hint=f"use one of {', '.join(map(repr, get_args(OnOutage)))}.",
             )
         functools.update_wrapper(self, function)
-        self.function = function
+        self.function = function  # the function itself, for unit tests
         self.name = name
         self.timeout = timeout
         self.retries = retries

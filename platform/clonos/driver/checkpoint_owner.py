@@ -24,37 +24,25 @@ OWNER_FILE: Final = "owner.json"
 
 
 class JobOwner(NamedTuple):
-    """A job, and the subjects whose folders it may open.
+    """A job, and the subjects whose folders it may open."""
 
-    Attributes:
-        job: Name of the job.
-        subjects: The subject that the job belongs to, then those of folders that it takes over, such as of a savepoint
-            that an admin starts from. Empty without a control plane.
-        platform: The platform of the job; None if it is unknown, which may open the checkpoints of all platforms.
-        adopt: Whether the job may open a checkpoint of another platform.
-    """
-
-    job: str
+    job: str  # name of the job
+    # The subject that the job belongs to, then those of folders that it takes over, such as of a savepoint that an
+    # admin starts from. Empty without a control plane.
     subjects: tuple[str, ...] = ()
+    # The platform of the job; None if it is unknown, which may open the checkpoints of all platforms.
     platform: Platform | None = None
-    adopt: bool = False
+    adopt: bool = False  # whether the job may open a checkpoint of another platform
 
 
 class OwnerFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of an owner file.
+    """The content of an owner file."""
 
-    Attributes:
-        job: Name of the job whose checkpoint or savepoint this is.
-        subject: The subject that the job belongs to; empty if it was not known.
-        lineage: The newest lineage that worked in a checkpoint; 0 before the first claim, and in a savepoint.
-        savepoint: Whether the folder is a savepoint, in which no job may work.
-        platform: The platform whose driver works in a checkpoint; None if it is unknown, and in a savepoint.
-    """
-
-    job: str
-    subject: str = ""
-    lineage: int = 0
-    savepoint: bool = False
+    job: str  # name of the job whose checkpoint or savepoint this is
+    subject: str = ""  # the subject that the job belongs to; empty if it was not known
+    lineage: int = 0  # the newest lineage that worked in a checkpoint; 0 before the first claim, and in a savepoint
+    savepoint: bool = False  # whether the folder is a savepoint, in which no job may work
+    # The platform whose driver works in a checkpoint; None if it is unknown, and in a savepoint.
     platform: Platform | None = None
 
     def of_other_platform(self, owner: JobOwner) -> bool:

@@ -62,27 +62,16 @@ _PYTHON_ERROR: Final = re.compile(
 
 
 class ExecutorFacts(msgspec.Struct, frozen=True):
-    """What one task saw of its executor.
+    """What one task saw of its executor."""
 
-    Attributes:
-        executor: Spark's id of the executor.
-        host: The executor's host.
-        spark: Version of Spark.
-        java: Version of Java.
-        python: Version of Python.
-        clonos: Version of Clonos.
-        missing: Modules and packages that its Python lacks.
-        unreadable: Why it cannot read the probe file; empty: it can, or there is none.
-    """
-
-    executor: str
-    host: str
-    spark: str
-    java: str
-    unreadable: str = ""
-    python: str = ""
-    clonos: str = ""
-    missing: tuple[str, ...] = ()
+    executor: str  # Spark's id of the executor
+    host: str  # the executor's host
+    spark: str  # version of Spark
+    java: str  # version of Java
+    unreadable: str = ""  # why it cannot read the probe file; empty: it can, or there is none
+    python: str = ""  # version of Python
+    clonos: str = ""  # version of Clonos
+    missing: tuple[str, ...] = ()  # modules and packages that its Python lacks
 
     @property
     def name(self) -> str:
@@ -92,15 +81,10 @@ class ExecutorFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What an executor must have.
+    """What an executor must have."""
 
-    Attributes:
-        modules: Modules of the job, on top level.
-        packages: Installed packages.
-    """
-
-    modules: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()  # modules of the job, on top level
+    packages: tuple[str, ...] = ()  # installed packages
 
 
 def require_fit(spark: SparkSession, use: ClusterUse, request: CheckRequest, checkpoint: str) -> None:

@@ -117,17 +117,6 @@ class EpochRunner:
         published_topics: The topics that it is known to write, topics of poison records included.
         static_inputs: The files that the query is joined with.
         rescale_after: The epoch after which the query must be rescaled; None: it continues.
-
-    Attributes:
-        failure: The exception of the last epoch; Spark keeps only its text.
-        finished: Number of epochs that this runner has finished.
-        idle: Whether no epoch is in progress and the newest epoch had no input.
-        published: Whether this runner has published an epoch; not a replay of one that was published before.
-        reads: The newest planned epoch and the ranges that it reads, as text; empty before the first.
-        busy: Lock that is held while an epoch is in progress.
-        stopping: Set this to True to refuse further epochs.
-        last_epoch: The epoch after which it refuses further ones; None: none.
-        on_bound: Called with the maximum number of records of the next epochs, when it changes.
     """
 
     def __init__(
@@ -150,14 +139,16 @@ class EpochRunner:
         static_inputs: StaticInputs | None = None,
         rescale_after: int | None = None,
     ) -> None:
-        self.failure: BaseException | None = None
-        self.finished = 0
-        self.idle = False
+        self.failure: BaseException | None = None  # the exception of the last epoch; Spark keeps only its text
+        self.finished = 0  # number of epochs that this runner has finished
+        self.idle = False  # whether no epoch is in progress and the newest epoch had no input
+        # Whether this runner has published an epoch; not a replay of one that was published before.
         self.published = False
-        self.reads = ""
-        self.busy = threading.Lock()
-        self.stopping = False
-        self.last_epoch: int | None = None
+        self.reads = ""  # the newest planned epoch and the ranges that it reads, as text; empty before the first
+        self.busy = threading.Lock()  # lock that is held while an epoch is in progress
+        self.stopping = False  # set this to True to refuse further epochs
+        self.last_epoch: int | None = None  # the epoch after which it refuses further ones; None: none
+        # Called with the maximum number of records of the next epochs, when it changes.
         self.on_bound: Callable[[int], None] | None = None
         continuous = not query.interval_ms and not job.spec.spec.trigger.available_now
         self._bound = EpochBound(

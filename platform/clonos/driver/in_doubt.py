@@ -20,19 +20,12 @@ from clonos.resolve_command import new_code_command
 
 @dataclass(frozen=True)
 class EpochInDoubt:
-    """An epoch that the log holds a plan of, and that Spark's checkpoint has not committed.
+    """An epoch that the log holds a plan of, and that Spark's checkpoint has not committed."""
 
-    Attributes:
-        query: The query, which has the name of its sink.
-        epoch: Spark's batch id.
-        code: Hash of the code that planned it.
-        published: Whether readers may have output of it.
-    """
-
-    query: str
-    epoch: int
-    code: str
-    published: bool
+    query: str  # the query, which has the name of its sink
+    epoch: int  # Spark's batch id
+    code: str  # hash of the code that planned it
+    published: bool  # whether readers may have output of it
 
     def __str__(self) -> str:
         """For messages: ``epoch 12 of output``."""

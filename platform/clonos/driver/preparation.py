@@ -33,31 +33,18 @@ from clonos.telemetry.events import Emit
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the preparation of a job's queries needs.
-
-    Attributes:
-        job: The job.
-        context: The defined job.
-        options: The options of this run.
-        graph: The job's graph.
-        positions: Where its queries are.
-        directory: Returns the checkpoint of a query.
-        topic_ids: Looks up the ids of topics.
-        emit: Receives the events of the preparation and of the epochs.
-        on_progress: Called with a query and its source offsets after each epoch.
-        attempt: Number of restarts since the last finished epoch.
-    """
+    """What the preparation of a job's queries needs."""
 
     job: Job
     context: JobContext
     options: RunOptions
     graph: Graph
-    positions: Positions
-    directory: Callable[[Query], CheckpointDirectory]
-    topic_ids: TopicIds
-    emit: Emit
-    on_progress: Callable[[str, Progress], None]
-    attempt: int
+    positions: Positions  # where its queries are
+    directory: Callable[[Query], CheckpointDirectory]  # returns the checkpoint of a query
+    topic_ids: TopicIds  # looks up the ids of topics
+    emit: Emit  # receives the events of the preparation and of the epochs
+    on_progress: Callable[[str, Progress], None]  # called with a query and its source offsets after each epoch
+    attempt: int  # number of restarts since the last finished epoch
 
     def prepare(self, own: Ownership, only: Mapping[str, int] | None = None) -> list[Running]:
         """Prepare the queries, in the order of their definition. None starts if one cannot be prepared.

@@ -32,19 +32,12 @@ _EVERY_SINK: Final = frozenset({"keep"})
 
 @dataclass(frozen=True)
 class RequestedResolution:
-    """A decision that the user requested for one epoch of one query.
+    """A decision that the user requested for one epoch of one query."""
 
-    Attributes:
-        query: The query, which has the name of its sink.
-        epoch: Spark's batch id.
-        decision: ``keep``, ``republish``, ``dead-letter`` or ``new-code``.
-        topic: For ``dead-letter``: the topic of the records.
-    """
-
-    query: str
-    epoch: int
-    decision: Action
-    topic: str = ""
+    query: str  # the query, which has the name of its sink
+    epoch: int  # Spark's batch id
+    decision: Action  # ``keep``, ``republish``, ``dead-letter`` or ``new-code``
+    topic: str = ""  # for ``dead-letter``: the topic of the records
 
     @classmethod
     def parse(cls, text: str) -> RequestedResolution:

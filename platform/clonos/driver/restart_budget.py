@@ -127,14 +127,11 @@ class WrongColumnType(JobCodeError):
     """An operator returned an Arrow column of another type than it declares. Spark names no column.
 
     `clonos.spark.arrow_results` refuses it by its name, unless the session has another daemon for its Python workers.
-
-    Attributes:
-        type: The declared type that Spark asked for, such as ``Int``.
     """
 
     def __init__(self, what: str, *, kept: str = "", hint: str = "", type: str = "") -> None:  # noqa: A002
         super().__init__(what, kept=kept, hint=hint)
-        self.type = type
+        self.type = type  # the declared type that Spark asked for, such as ``Int``
 
 
 class UncomputableValue(JobCodeError):

@@ -23,9 +23,6 @@ class StaticInputs:
 
     Args:
         frame: The query's streaming DataFrame.
-
-    Attributes:
-        unpinned: Names of the static inputs that have no fingerprint.
     """
 
     def __init__(self, frame: DataFrame) -> None:
@@ -34,7 +31,7 @@ class StaticInputs:
         self._files: dict[str, list[Any]] = {}
         self._fingerprints: dict[str, str] = {}
         self._read_at = float("-inf")
-        self.unpinned: list[str] = []
+        self.unpinned: list[str] = []  # names of the static inputs that have no fingerprint
         for leaf in analyzed_leaves(frame):
             kind = leaf.getClass().getSimpleName()
             if leaf.isStreaming() or kind in _CONSTANT:

@@ -30,17 +30,14 @@ _MODULUS = 1 << 128
 
 
 class LaneOrders(msgspec.Struct, frozen=True):
-    """What the tasks of an epoch get to know, as Spark's local property `SINK_EPOCH`.
-
-    Attributes:
-        epoch: The epoch, without the settings of Kafka: workers get the password from their environment.
-        deferred: Numbers of the lanes whose rows go to the driver, which publishes them after the audit of the others.
-        counts: Whether parts are only counted, because the epoch is committed.
-    """
+    """What the tasks of an epoch get to know, as Spark's local property `SINK_EPOCH`."""
 
     epoch: SinkEpoch
+    """The epoch, without the settings of Kafka: workers get the password from their environment."""
     deferred: frozenset[int] = frozenset()
+    """Numbers of the lanes whose rows go to the driver, which publishes them after the audit of the others."""
     counts: bool = False
+    """Whether parts are only counted, because the epoch is committed."""
 
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda _settings: None)

@@ -27,76 +27,71 @@ Decision = Literal["keep", "republish", "dead-letter"]
 
 
 class LaneReport(msgspec.Struct, frozen=True):
-    """The outcome of one lane of an epoch, as the sink reports it to the driver.
-
-    Attributes:
-        lane: The lane's number.
-        outcome: ``published``: by this attempt. ``skipped``: by an earlier attempt. ``audited``: by an earlier
-            attempt, and its digest was compared with this replay's. ``empty``: the lane has no rows.
-        records: Records of the lane.
-        digest: `MultisetDigest` of the records, 16 bytes; may be empty.
-        marker_offset: Offset of the lane's marker in the causal log; -1 if this attempt wrote none.
-        diverged: Whether this replay computed other records than the published ones.
-        dead_letters: Poison records among the records that this attempt published.
-    """
+    """The outcome of one lane of an epoch, as the sink reports it to the driver."""
 
     lane: int
+    """The lane's number."""
     outcome: Outcome
+    """``published``: by this attempt. ``skipped``: by an earlier attempt. ``audited``: by an earlier attempt, and its
+    digest was compared with this replay's. ``empty``: the lane has no rows.
+    """
     records: int
+    """Records of the lane."""
     digest: bytes
+    """`MultisetDigest` of the records, 16 bytes; may be empty."""
     marker_offset: int = -1
+    """Offset of the lane's marker in the causal log; -1 if this attempt wrote none."""
     diverged: bool = False
+    """Whether this replay computed other records than the published ones."""
     dead_letters: int = 0
+    """Poison records among the records that this attempt published."""
 
 
 class SinkLane(msgspec.Struct, frozen=True):
-    """One lane of an epoch, with the data that a sink needs to publish it.
-
-    Attributes:
-        number: The lane's number. (job, query, lineage, epoch, number) names the lane in every attempt.
-        task: Spark's partition index of the task that has the lane's rows, in this attempt.
-        input_slice: The input that the lane's rows come from.
-        log_partition: The lane's own partition of the causal log.
-        tail_offset: Offset of the newest claim or marker in `log_partition`, if the owner wrote it in an earlier
-            epoch; -1 if it must be read.
-        log_end: The end of `log_partition` after the owner's newest claim or marker; -1 if it must be read. Only
-            determinants, or another owner's records, follow.
-        marker: In a replay: the newest marker of the lane when the driver claimed the job, of the same lineage.
-    """
+    """One lane of an epoch, with the data that a sink needs to publish it."""
 
     number: int
+    """The lane's number. (job, query, lineage, epoch, number) names the lane in every attempt."""
     task: int
+    """Spark's partition index of the task that has the lane's rows, in this attempt."""
     input_slice: InputSlice
+    """The input that the lane's rows come from."""
     log_partition: int
+    """The lane's own partition of the causal log."""
     tail_offset: int = -1
+    """Offset of the newest claim or marker in `log_partition`, if the owner wrote it in an earlier epoch; -1 if it must
+    be read.
+    """
     log_end: int = -1
+    """The end of `log_partition` after the owner's newest claim or marker; -1 if it must be read. Only determinants, or
+    another owner's records, follow.
+    """
     marker: Marker | None = None
+    """In a replay: the newest marker of the lane when the driver claimed the job, of the same lineage."""
 
 
 class SinkEpoch(msgspec.Struct, frozen=True):
-    """One epoch of one query, with what a sink needs to publish it.
-
-    Attributes:
-        kafka: The Kafka cluster of the causal log.
-        lanes: The epoch's lanes, by number.
-        committed: Whether the causal log already has this epoch's commit, so that every lane is published.
-        attempt: Number of consecutive attempts that failed before this one.
-        plan_offset: Offset of the epoch's plan in the control partition, if this owner has just written it; else -1.
-        resolution: The user's decision about the epoch; None: published lanes must equal their replay.
-        decisions: The decisions that the sink accepts, for messages.
-        topic_ids: Topic → Kafka's id of it, of the causal log and the known topics of the sink. A transaction that
-            wrote to a topic with another id must not be committed.
-    """
+    """One epoch of one query, with what a sink needs to publish it."""
 
     identity: EpochIdentity
     kafka: KafkaSettings
+    """The Kafka cluster of the causal log."""
     lanes: tuple[SinkLane, ...]
+    """The epoch's lanes, by number."""
     committed: bool = False
+    """Whether the causal log already has this epoch's commit, so that every lane is published."""
     attempt: int = 0
+    """Number of consecutive attempts that failed before this one."""
     plan_offset: int = -1
+    """Offset of the epoch's plan in the control partition, if this owner has just written it; else -1."""
     resolution: Resolution | None = None
+    """The user's decision about the epoch; None: published lanes must equal their replay."""
     decisions: tuple[str, ...] = ("keep",)
+    """The decisions that the sink accepts, for messages."""
     topic_ids: dict[str, str] = {}
+    """Topic → Kafka's id of it, of the causal log and the known topics of the sink. A transaction that wrote to a topic
+    with another id must not be committed.
+    """
 
     @property
     def may_differ(self) -> bool:
@@ -122,11 +117,6 @@ class SinkEpoch(msgspec.Struct, frozen=True):
 class Sink(Protocol):
     """What every sink has. Its target publishes each lane of each epoch at most once (`docs/sinks.md`).
 
-    Attributes:
-        name: Stable name; part of log records and of the checkpoint, and the name of the sink's query.
-        output_mode: Spark's output mode.
-        delivery: The delivery mode. It is part of an epoch's plan and must not change while the epoch is in doubt.
-
     A sink that can do more with an epoch in doubt than ``keep`` its published lanes has ``decisions``: a set of
     `Decision`.
     A sink that publishes the column ``poison`` (`clonos.formats.poison`) sets ``publishes_dead_letters = True``.
@@ -139,8 +129,11 @@ class Sink(Protocol):
     """
 
     name: str
+    """Stable name; part of log records and of the checkpoint, and the name of the sink's query."""
     output_mode: OutputMode
+    """Spark's output mode."""
     delivery: DeliveryMode
+    """The delivery mode. It is part of an epoch's plan and must not change while the epoch is in doubt."""
 
     def check(self, kafka: KafkaSettings) -> None:
         """Check the target before the job starts, so that no epoch fails later because of its configuration.
@@ -217,13 +210,12 @@ class WritesParts(Sink, Protocol):
     """A sink with many writers and one commit for each epoch, such as a table: an epoch has one lane.
 
     A sink may also have ``rows(frame)``, as `WritesLanes`.
-
-    Attributes:
-        keeps_marker: Whether the target itself shows which epochs it has (`committed`), as by a row in the same
-            transaction. Otherwise the payloads are in the causal log before `commit`, and a replay commits them again.
     """
 
     keeps_marker: bool
+    """Whether the target itself shows which epochs it has (`committed`), as by a row in the same transaction. Otherwise
+    the payloads are in the causal log before `commit`, and a replay commits them again.
+    """
 
     def write_part(self, epoch: SinkEpoch, part: int, batches: Iterator[pa.RecordBatch]) -> bytes:
         """Write one partition's rows so that no reader sees them; called in a Python worker of each task.

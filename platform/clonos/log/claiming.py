@@ -201,10 +201,6 @@ class Claimant:
         code_parts: The parts of that code, name → hash or version.
         platform: The platform of the driver; None if it is unknown, which follows claims of all platforms.
         adopt: Whether the first claim may follow a claim of another platform.
-
-    Attributes:
-        claim_ids: Claim ids of this process so far. A claim that failed counts if it may still become visible.
-        platform: The platform of the driver.
     """
 
     def __init__(
@@ -223,8 +219,9 @@ class Claimant:
         self._code = code
         self._code_parts = dict(code_parts or {})
         self._adopt = adopt
+        # Claim ids of this process so far. A claim that failed counts if it may still become visible.
         self.claim_ids = frozenset(claim_ids)
-        self.platform = platform
+        self.platform = platform  # the platform of the driver
 
     def claim(
         self,

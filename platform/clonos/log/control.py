@@ -248,9 +248,6 @@ class ControlWriter:
         topic: The causal log.
         producer: The producer of the control partition's transactional id.
         reader: Reads the newest claim after a failed commit, to learn whether another driver owns the log.
-
-    Attributes:
-        owner: The owner that this driver's claim names; the claimant sets it.
     """
 
     def __init__(self, kafka: KafkaSettings, topic: str, producer: TransactionalProducer, reader: LogReader) -> None:
@@ -258,7 +255,7 @@ class ControlWriter:
         self._topic = topic
         self._producer = producer
         self._reader = reader
-        self.owner: Owner | None = None
+        self.owner: Owner | None = None  # the owner that this driver's claim names; the claimant sets it
         self._newest = -1  # offset of the newest record that was appended
 
     def append(self, record: Record) -> int:

@@ -23,17 +23,11 @@ _log = structlog.get_logger("clonos.driver")
 
 
 class Platform(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The identity of a platform.
+    """The identity of a platform."""
 
-    Attributes:
-        id: Random id.
-        name: Name for messages.
-        control_plane: Whether it is a control plane, which starts the driver of each job.
-    """
-
-    id: str
-    name: str
-    control_plane: bool = False
+    id: str  # random id
+    name: str  # name for messages
+    control_plane: bool = False  # whether it is a control plane, which starts the driver of each job
 
     @property
     def option(self) -> str:

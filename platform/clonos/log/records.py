@@ -49,14 +49,11 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The input of one sink partition of an epoch.
 
     It identifies the same input in a replay, which Spark's partition index alone does not.
-
-    Attributes:
-        kind: ``range``: a source range, `topic`, `partition`, `start`, `until`. ``hash``: hash partition `partition` of
-            `until` after a shuffle. ``task``: Spark's partition index, where the plan does not lead to a source; the
-            verified order of the scans gives it the same meaning in a replay. ``epoch``: all `until` partitions of the
-            epoch in one lane.
     """
 
+    # ``range``: a source range, `topic`, `partition`, `start`, `until`. ``hash``: hash partition `partition` of `until`
+    # after a shuffle. ``task``: Spark's partition index, where the plan does not lead to a source; the verified order
+    # of the scans gives it the same meaning in a replay. ``epoch``: all `until` partitions of the epoch in one lane.
     kind: str
     topic: str = ""
     partition: int = 0
@@ -204,19 +201,14 @@ class EpochParts(msgspec.Struct, frozen=True, tag="epoch-parts"):
     """A record of the control partition: the parts of an epoch that a sink commits next.
 
     A replay commits these parts, and not those that it computes. It is written for targets that keep no marker.
-
-    Attributes:
-        payloads: What the sink returned for each part.
-        records: Number of records of all parts.
-        digest: Multiset digest of the records, 16 bytes.
     """
 
     owner: Owner
     query: str
     epoch: int
-    payloads: tuple[bytes, ...]
-    records: int
-    digest: bytes
+    payloads: tuple[bytes, ...]  # what the sink returned for each part
+    records: int  # number of records of all parts
+    digest: bytes  # multiset digest of the records, 16 bytes
 
 
 class EpochCommitted(msgspec.Struct, frozen=True, tag="epoch-committed"):

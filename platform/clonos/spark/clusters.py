@@ -32,20 +32,13 @@ _EXECUTOR_JAVA: Final = "-Dio.netty.noUnsafe=false"
 
 @dataclass(frozen=True)
 class ClusterUse:
-    """How one session uses a Spark cluster.
+    """How one session uses a Spark cluster."""
 
-    Attributes:
-        settings: The description of the cluster.
-        executor: The resources of the executors.
-        name: The cluster's name; empty: a master without a description.
-        secret: The value of ``spark.authenticate.secret``; empty: Spark does not authenticate.
-        any_folder: Whether a checkpoint may be in any folder that all executors see, not only in a shared location.
-    """
-
-    settings: ClusterSettings
-    executor: ExecutorResources
-    name: str = ""
-    secret: str = ""
+    settings: ClusterSettings  # the description of the cluster
+    executor: ExecutorResources  # the resources of the executors
+    name: str = ""  # the cluster's name; empty: a master without a description
+    secret: str = ""  # the value of ``spark.authenticate.secret``; empty: Spark does not authenticate
+    # Whether a checkpoint may be in any folder that all executors see, not only in a shared location.
     any_folder: bool = False
 
     @property

@@ -57,23 +57,14 @@ exec "$bin/{interpreter}" "$@"
 
 
 class EnvironmentArchive(BaseModel):
-    """An archive that was built.
+    """An archive that was built."""
 
-    Attributes:
-        path: The file.
-        size_bytes: Its size.
-        unpacked_bytes: The size of its files, once unpacked.
-        seconds: How long the build took.
-        python: Version of its interpreter.
-        packages: Name → version.
-    """
-
-    path: Path
-    size_bytes: int
-    unpacked_bytes: int
-    seconds: float
-    python: str
-    packages: dict[str, str]
+    path: Path  # the file
+    size_bytes: int  # its size
+    unpacked_bytes: int  # the size of its files, once unpacked
+    seconds: float  # how long the build took
+    python: str  # version of its interpreter
+    packages: dict[str, str]  # name → version
 
 
 def build_environment(path: Path, packages: Collection[str] = ()) -> EnvironmentArchive:

@@ -25,21 +25,13 @@ _DRIVER: Final = "driver"  # Spark lists it among the executors
 
 @dataclass(frozen=True)
 class RegisteredExecutor:
-    """An executor that has registered with the session.
+    """An executor that has registered with the session."""
 
-    Attributes:
-        id: Spark's id of the executor.
-        host: The executor's host.
-        cores: Number of its task slots.
-        stdout: Address of its standard output, as its worker or YARN's node reports it; empty: unknown.
-        stderr: Address of its standard error; empty: unknown.
-    """
-
-    id: str
-    host: str
-    cores: int
-    stdout: str = ""
-    stderr: str = ""
+    id: str  # Spark's id of the executor
+    host: str  # the executor's host
+    cores: int  # number of its task slots
+    stdout: str = ""  # address of its standard output, as its worker or YARN's node reports it; empty: unknown
+    stderr: str = ""  # address of its standard error; empty: unknown
 
 
 def wanted_executors(spark: SparkSession) -> int:

@@ -23,15 +23,11 @@ class NewestProducer(NamedTuple):
 
 
 class ProducerFailed(Exception):
-    """Kafka's Java client raised an exception.
-
-    Attributes:
-        of_commit: Whether a commit raised it that was sent, so that the outcome is unknown.
-    """
+    """Kafka's Java client raised an exception."""
 
     def __init__(self, spark: SparkSession, failure: Any, *, of_commit: bool) -> None:
         super().__init__(f"{failure.getClass().getSimpleName()}: {failure.getMessage() or ''}")
-        self.of_commit = of_commit
+        self.of_commit = of_commit  # whether a commit raised it that was sent, so that the outcome is unknown
         self._spark = spark
         self._failure = failure
 

@@ -40,73 +40,44 @@ class WriteLimits(NamedTuple):
 
 
 class TaskLane(msgspec.Struct, frozen=True, rename="camel"):
-    """One lane, for the task that publishes it.
+    """One lane, for the task that publishes it."""
 
-    Attributes:
-        name: For messages.
-        transactional_id: The transactional id of the lane's producers.
-        producer_id: The newest producer of that id, which no later owner of the job can have opened.
-        producer_epoch: The epoch of that producer.
-        newest_offset: Offset of the newest claim or marker in the lane's log partition; -1 if it is not known.
-        log_end: The end of the log partition after the owner's newest claim or marker; -1 if it is not known.
-        log_partition: The lane's partition of the causal log.
-        marker: The head of the lane's marker (`clonos.log.records.marker_head`).
-    """
-
-    name: str
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    newest_offset: int
-    log_end: int
-    log_partition: int
-    marker: bytes
+    name: str  # for messages
+    transactional_id: str  # the transactional id of the lane's producers
+    producer_id: int  # the newest producer of that id, which no later owner of the job can have opened
+    producer_epoch: int  # the epoch of that producer
+    newest_offset: int  # offset of the newest claim or marker in the lane's log partition; -1 if it is not known
+    log_end: int  # the end of the log partition after the owner's newest claim or marker; -1 if it is not known
+    log_partition: int  # the lane's partition of the causal log
+    marker: bytes  # the head of the lane's marker (`clonos.log.records.marker_head`)
 
 
 class LanePass(msgspec.Struct, frozen=True, rename="camel"):
-    """How the tasks of an epoch publish their lanes to Kafka.
+    """How the tasks of an epoch publish their lanes to Kafka."""
 
-    Attributes:
-        topic: Topic of rows without one.
-        log_topic: The causal log.
-        transactional: False: rows are published at least once, without markers.
-        kept: Whether a producer may serve more than one transaction (KIP-890).
-        request_bytes: The largest batch that fits into a request.
-        buffer_bytes: The largest batch that fits into a producer's buffer.
-        connection: The options with which Kafka's Java clients connect.
-        producer: Further options of the producers.
-        patient: Options that replace those for a lane of more than `patient_bytes`.
-        patient_bytes: Bytes.
-        topic_ids: The ids of the topics that may have records of the transactions, as far as they are known.
-        lanes: By Spark's partition index.
-    """
-
-    topic: str | None
-    log_topic: str
-    transactional: bool
-    kept: bool
-    request_bytes: int
-    buffer_bytes: int
-    connection: dict[str, str]
-    producer: dict[str, str]
-    patient: dict[str, str]
-    patient_bytes: int
+    topic: str | None  # topic of rows without one
+    log_topic: str  # the causal log
+    transactional: bool  # False: rows are published at least once, without markers
+    kept: bool  # whether a producer may serve more than one transaction (KIP-890)
+    request_bytes: int  # the largest batch that fits into a request
+    buffer_bytes: int  # the largest batch that fits into a producer's buffer
+    connection: dict[str, str]  # the options with which Kafka's Java clients connect
+    producer: dict[str, str]  # further options of the producers
+    patient: dict[str, str]  # options that replace those for a lane of more than `patient_bytes`
+    patient_bytes: int  # bytes
+    # The ids of the topics that may have records of the transactions, as far as they are known.
     topic_ids: dict[str, str]
-    lanes: tuple[TaskLane, ...]
+    lanes: tuple[TaskLane, ...]  # by Spark's partition index
 
 
 class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
-    """What the tasks of an epoch do with their rows.
+    """What the tasks of an epoch do with their rows."""
 
-    Attributes:
-        rows: By Spark's partition index. ``PUBLISH``: the task publishes its lane. ``SEND``: the driver gets the rows.
-            ``COUNT``: the rows are published; they are only counted and compared.
-        lanes: How tasks publish; None: no task does.
-        points: Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.
-    """
-
+    # By Spark's partition index. ``PUBLISH``: the task publishes its lane. ``SEND``: the driver gets the rows.
+    # ``COUNT``: the rows are published; they are only counted and compared.
     rows: tuple[Rows, ...]
-    lanes: LanePass | None = None
+    lanes: LanePass | None = None  # how tasks publish; None: no task does
+    # Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.
     points: bool = False
 
     @classmethod
@@ -116,23 +87,14 @@ class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, rename="camel"):
-    """What a task did with its rows.
+    """What a task did with its rows."""
 
-    Attributes:
-        task: Spark's partition index.
-        records: Number of its records.
-        digest: Multiset digest of the records, 16 bytes.
-        dead_letters: Number of poison records among them.
-        size: Size in bytes of the records that the driver got.
-        marker_offset: Offset of the lane's marker; -1 if the task wrote none.
-    """
-
-    task: int
-    records: int
-    digest: bytes
-    dead_letters: int
-    size: int
-    marker_offset: int
+    task: int  # Spark's partition index
+    records: int  # number of its records
+    digest: bytes  # multiset digest of the records, 16 bytes
+    dead_letters: int  # number of poison records among them
+    size: int  # size in bytes of the records that the driver got
+    marker_offset: int  # offset of the lane's marker; -1 if the task wrote none
 
 
 _outcomes = msgspec.json.Decoder(tuple[TaskOutcome, ...])
@@ -178,22 +140,15 @@ class EpochRows:
 
 
 class LaneRows:
-    """The rows of one lane, in the driver's JVM.
-
-    Attributes:
-        records: Number of records.
-        size: Size of the records, in bytes.
-        dead_letters: Number of poison records among them.
-        digest: Multiset digest of the records, 16 bytes.
-    """
+    """The rows of one lane, in the driver's JVM."""
 
     def __init__(
         self, spark: SparkSession, epoch: Any, task: int, records: int, size: int, dead_letters: int, digest: bytes
     ) -> None:
-        self.records = records
-        self.size = size
-        self.dead_letters = dead_letters
-        self.digest = digest
+        self.records = records  # number of records
+        self.size = size  # size of the records, in bytes
+        self.dead_letters = dead_letters  # number of poison records among them
+        self.digest = digest  # multiset digest of the records, 16 bytes
         self._spark = spark
         self._epoch = epoch
         self._task = task

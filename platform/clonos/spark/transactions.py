@@ -28,25 +28,15 @@ _OPEN: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEp
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """The newest transaction of a transactional id.
+    """The newest transaction of a transactional id."""
 
-    Attributes:
-        id: The transactional id.
-        state: Kafka's state of it, such as ``Ongoing`` or ``CompleteCommit``.
-        producer: Id of its producer.
-        epoch: Epoch of its producer.
-        timeout_ms: Kafka aborts the transaction after this time.
-        started_ms: Its beginning, in ms since 1970; 0: it is not open.
-        topics: The topics that it writes.
-    """
-
-    id: str
-    state: str
-    producer: int
-    epoch: int
-    timeout_ms: int
-    started_ms: int
-    topics: tuple[str, ...]
+    id: str  # the transactional id
+    state: str  # Kafka's state of it, such as ``Ongoing`` or ``CompleteCommit``
+    producer: int  # id of its producer
+    epoch: int  # epoch of its producer
+    timeout_ms: int  # Kafka aborts the transaction after this time
+    started_ms: int  # its beginning, in ms since 1970; 0: it is not open
+    topics: tuple[str, ...]  # the topics that it writes
 
     @property
     def is_open(self) -> bool:

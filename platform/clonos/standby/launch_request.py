@@ -17,25 +17,16 @@ _MOST_FAILURES: Final = 2
 
 
 class LaunchRequest(BaseModel):
-    """The run that a pool driver has to drive.
-
-    Attributes:
-        arguments: Command line of ``clonos``, without the program.
-        environment: Environment variables of the driver; all others stay as they are.
-        directory: Working directory.
-        spec: The job.yaml of the run.
-        log: File for the output of the driver and of its JVM.
-        events: The event file of the run.
-    """
+    """The run that a pool driver has to drive."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-    directory: Path
-    spec: Path
-    log: Path
-    events: Path
+    arguments: tuple[str, ...]  # command line of ``clonos``, without the program
+    environment: dict[str, str]  # environment variables of the driver; all others stay as they are
+    directory: Path  # working directory
+    spec: Path  # the job.yaml of the run
+    log: Path  # file for the output of the driver and of its JVM
+    events: Path  # the event file of the run
 
     def message(self) -> bytes:
         """Encode the request as a mailbox message."""

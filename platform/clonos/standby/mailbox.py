@@ -46,13 +46,9 @@ class Mailbox:
 
 @dataclass(frozen=True)
 class Sender:
-    """The sending end of a mailbox, for one message.
+    """The sending end of a mailbox, for one message."""
 
-    Attributes:
-        fd: File descriptor of the pipe.
-    """
-
-    fd: int
+    fd: int  # file descriptor of the pipe
 
     @classmethod
     def open(cls, pipe: Path) -> Sender | None:

@@ -26,15 +26,12 @@ def promote(pipe: Path, *, accept_new_code: bool = False) -> bool:
 
 
 class PromotionMailbox:
-    """The mailbox in which a standby receives its promotion; `pipe` is the path of the named pipe to create.
-
-    Attributes:
-        accept_new_code: Whether to replay epochs that another version of the job left in doubt; valid once promoted.
-    """
+    """The mailbox in which a standby receives its promotion; `pipe` is the path of the named pipe to create."""
 
     def __init__(self, pipe: Path) -> None:
         self._mailbox = Mailbox(pipe)
         self._promoted = False
+        # Whether to replay epochs that another version of the job left in doubt; valid once promoted.
         self.accept_new_code = False
 
     def promoted(self, timeout_s: float) -> bool:

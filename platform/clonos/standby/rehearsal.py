@@ -61,10 +61,6 @@ class Rehearsal:
         kafka: The Kafka cluster.
         job: The job's name.
         scratch: A directory that is removed with the session.
-
-    Attributes:
-        seconds: Query → shortest duration of its replays of an epoch, from the start of the query to the end of the
-            epoch. Later ones wait for the cores that the driver uses, and a takeover does not.
     """
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, job: str, scratch: Path) -> None:
@@ -73,6 +69,8 @@ class Rehearsal:
         self._job = job
         self._scratch = scratch
         self._numbers = itertools.count()
+        # Query → shortest duration of its replays of an epoch, from the start of the query to the end of the epoch.
+        # Later ones wait for the cores that the driver uses, and a takeover does not.
         self.seconds: dict[str, float] = {}
 
     def run(
