@@ -123,8 +123,8 @@ def agent(
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
     with valid("Invalid agent options"):
-        given = {option: value for option, value in ctx.params.items() if option != "label" and value is not None}
-        agent_settings = AgentSettings(**given, labels=pairs(label, "--label"))
+        chosen = {option: value for option, value in ctx.params.items() if option != "label" and value is not None}
+        agent_settings = AgentSettings(**chosen, labels=pairs(label, "--label"))
     bind_fields(agent=agent_settings.name)
     set_group_priority(os.getpid(), Priority.SERVICE)
     asyncio.run(run_until_signalled(Agent(agent_settings)))
