@@ -58,7 +58,8 @@ def emitted() -> Emitted:
 def standby(tmp_path: Path, emitted: Emitted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warming]:
     for name, value in {"state": "nothing", "trouble": None}.items():
         monkeypatch.setattr(Scripted, name, value)
-    monkeypatch.setattr(warming, "_POLL_S", 0.01)
+    for pause in ("_PAUSE_S", "_POLL_S"):
+        monkeypatch.setattr(warming, pause, 0.01)
     query: Any = SimpleNamespace(name="out", sink=SimpleNamespace(output_mode="append"))
     scripted: Any = Scripted()
     (tmp_path / "own").mkdir()
