@@ -90,7 +90,7 @@ def end(recovery: str) -> Callable[[AsyncSession], Any]:
 def metric(api: Served, outcome: str) -> float:
     with api.client() as client:
         text = client.get(f"{api.url}/metrics").text
-    return next(
+    return sum(
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
