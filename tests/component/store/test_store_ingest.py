@@ -17,6 +17,7 @@ from clonos_api.store import (
     events,
     generations,
     job_exceptions,
+    job_graph,
     jobs,
     progress,
     recoveries,
@@ -100,6 +101,18 @@ async def test_repeated_overlapping_and_split_pushes_have_the_same_result(databa
         have = max(have, last)
         assert answer == file.offset(have)
     assert await everything(database, pieces.job) == await everything(database, whole.job)
+
+
+async def test_the_graph_is_of_the_newest_claim_of_a_push(database: Database) -> None:
+    """A driver that restarts claims the log several times between two pushes."""
+    run = await a_started_run(database)
+    file = EventFile()
+    for generation, topic in ((1, "older"), (2, "newer")):
+        file.start(generation, queries={"out": {"sink": "KafkaSink", "topics": [topic]}})
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        graph = await job_graph.of_job(session, await jobs.get(session, run.job))
+    assert (graph.generation, [node.name for node in graph.nodes if node.kind == "topic"]) == (2, ["newer"])
 
 
 async def test_many_push_the_same_at_once(database: Database) -> None:

@@ -107,6 +107,7 @@ def test_the_graph_names_topics_operators_and_state(
     graph, *later = [claimed["queries"] for claimed in run_job.events_of("claimed")]
     assert all(again == graph for again in later)
     assert msgspec.to_builtins(msgspec.convert(graph, Graph)) == graph
+    assert {query.pop("interval_ms") for query in graph.values()} == {0}
     both = {"topics": sorted([cards, transfers]), "patterns": [], "dead_letters": [], "sink": "KafkaSink"}
     # One of three uses of the function is in no plan, so its name in plans stands for the others.
     judge = {"name": "judged", "takes": "columns", "timers": False}

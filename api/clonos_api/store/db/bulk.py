@@ -40,7 +40,7 @@ class _Shape(NamedTuple):
 async def together(session: AsyncSession) -> AsyncIterator[None]:
     """On PostgreSQL, write the rows of all calls inside the context at its end, in one statement.
 
-    At most one call for each table. Reads inside the context do not see these rows.
+    A second call for a table writes those before it. Reads inside the context do not see rows that are not written.
     """
     if session.get_bind().dialect.name != "postgresql":
         yield
@@ -48,11 +48,16 @@ async def together(session: AsyncSession) -> AsyncIterator[None]:
     writes: list[tuple[_Shape, Sequence[Row]]] = session.info.setdefault(_TOGETHER, [])
     try:
         yield
-        if writes:
-            statement = _joined(tuple(shape for shape, _ in writes))
-            await session.execute(statement, {_document(shape): plain(rows) for shape, rows in writes})
+        await _write_joined(session, writes)
     finally:
         del session.info[_TOGETHER]
+
+
+async def _write_joined(session: AsyncSession, writes: list[tuple[_Shape, Sequence[Row]]]) -> None:
+    if writes:
+        statement = _joined(tuple(shape for shape, _ in writes))
+        await session.execute(statement, {_document(shape): plain(rows) for shape, rows in writes})
+        writes.clear()
 
 
 async def insert_all(
@@ -96,8 +101,11 @@ async def update_all(
 
 async def _write(session: AsyncSession, shape: _Shape, rows: Sequence[Row]) -> None:
     dialect = session.get_bind().dialect.name
-    if _TOGETHER in session.info:
-        session.info[_TOGETHER].append((shape, rows))
+    if (writes := session.info.get(_TOGETHER)) is not None:
+        # PostgreSQL does not order the writes of one statement, and changes a row only once in it.
+        if any(shape.of is earlier.of for earlier, _ in writes):
+            await _write_joined(session, writes)
+        writes.append((shape, rows))
     elif dialect == "postgresql":
         await session.execute(_statement(dialect, shape), {_document(shape): plain(rows)})
     else:
