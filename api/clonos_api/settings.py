@@ -257,8 +257,8 @@ class ApiSettings(BaseSettings):
     heartbeat_s: Duration = Field(15.0, gt=0)
     """Interval of keep-alive messages in event streams."""
     docs: Path = Field(default_factory=_documentation)
-    """Directory of the documentation site, which the service serves below ``/docs``; default: that of the installed
-    wheel, else ``build/docs`` of the clone that the service runs from.
+    """Directory of the documentation site, which the service serves below ``/docs``. Default: the site in the installed
+    wheel, or ``build/docs`` of a clone.
     """
     ready_file: Path | None = None
     """File to which the service writes its address, as JSON, once it accepts requests."""

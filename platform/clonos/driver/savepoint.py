@@ -8,7 +8,7 @@ Unlike the barrier snapshots of Flink (Carbone et al., "Lightweight Asynchronous
 2015) this needs no marker in the stream: the end of a micro-batch is already a consistent point.
 
 A savepoint has the layout of a checkpoint, and a manifest ``savepoint.json``, which is written last. A folder that is
-being written has a file ``.draft``: a rename is not a single step on S3.
+being written has a file ``.draft``, and another name where a rename is a single step; on S3 it is not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
@@ -84,15 +85,15 @@ def take(
         for query in queries:
             copied[query], selected = files_of_epoch(files, query, (epochs or {}).get(query))
             names += selected
-        with source.held(names) as held, _draft(target):
-            held.copy(target, names)
+        with source.held(names) as held, _draft(target) as draft:
+            held.copy(draft, names)
             for query, newest in copied.items():
                 if newest >= 0 and not all(held.exists(f"{query}/{log}/{newest}") for log in _LOGS):
                     raise SavepointMissing(
                         f"Epoch {newest} of {query} was removed while it was being copied; try again."
                     )
             content = Copied(copied, sum(files[name] for name in names))
-            _complete(target, owner_text(owner, savepoint=not as_checkpoint), content)
+            _complete(draft, owner_text(owner, savepoint=not as_checkpoint), content)
     except OSError as error:
         raise CheckpointUnwritable(f"The savepoint {target.location} cannot be written: {error}.") from error
     return content
@@ -144,12 +145,12 @@ def restore(location: _Kind, checkpoint: _Kind, owner: JobOwner) -> Copied:
                 f"{checkpoint.location} already exists and did not come from a savepoint.",
                 hint="choose another checkpoint.",
             )
-        with _draft(checkpoint):
+        with _draft(checkpoint) as draft:
             names = [name for name in location.files() if name not in (MANIFEST, OWNER_FILE) and not _is_hidden(name)]
-            missing = location.copy(checkpoint, names)
+            missing = location.copy(draft, names)
             if missing:
                 raise SavepointMissing(f"{location.location} lost {missing[0]} while it was being copied.")
-            _complete(checkpoint, owner_text(owner), content)
+            _complete(draft, owner_text(owner), content)
     except OSError as error:
         raise CheckpointUnwritable(f"{checkpoint.location} cannot be written: {error}.") from error
     return content
@@ -264,18 +265,27 @@ def _is_taken(folder: Folder) -> bool:
 
 
 @contextlib.contextmanager
-def _draft(folder: Folder) -> Iterator[None]:
-    """Mark a folder as incomplete inside the context, and remove it after an error."""
+def _draft(folder: _Kind) -> Iterator[_Kind]:
+    """Yield a folder to write, which becomes `folder` at the end of the context. After an error there is none.
+
+    Where a rename is one step, it is another folder until then: a job that a user starts must not find a part of its
+    checkpoint. On S3 the file ``.draft`` marks the rest of a copy that a crash ended.
+    """
     folder.delete()
-    folder.write_text(_DRAFT, "")
+    name = folder.location.rpartition("/")[2]
+    beside = f"{folder.location.removesuffix(name)}.{name}.{secrets.token_hex(4)}"
+    draft = folder if folder.is_store_of_objects else folder.at(beside)
     try:
-        yield
+        draft.write_text(_DRAFT, "")
+        yield draft
+        draft.delete(_DRAFT)
+        draft.sync()
+        if draft is not folder:
+            draft.rename(folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            folder.delete()
+            draft.delete()
         raise
-    folder.delete(_DRAFT)
-    folder.sync()
 
 
 def _complete(folder: Folder, owner: str, content: Copied) -> None:

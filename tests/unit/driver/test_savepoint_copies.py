@@ -187,6 +187,26 @@ def test_the_state_of_each_listed_commit_is_listed(source: Path, monkeypatch: py
     assert f"out/{STATE}/6_0005.changelog" in listed or "out/commits/5" not in listed
 
 
+@pytest.mark.parametrize("kind", [mounted, hdfs], ids=["mounted", "HDFS"])
+def test_no_job_finds_a_part_of_its_checkpoint(
+    kind: Open, source: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash at any file leaves no folder with the name of the savepoint or checkpoint."""
+    copied, existed, again = local_folder._copy_file, [], kept.with_name("again")
+
+    def watching(file: Path, target: Path) -> None:
+        existed.append(again.exists())
+        copied(file, target)
+
+    savepoint.take(kind(source), kind(kept), owner=OWNER)
+    monkeypatch.setattr(local_folder, "_copy_file", watching)
+    savepoint.restore(kind(kept), kind(again), OWNER)
+    assert len(existed) > 10
+    assert not any(existed)
+    assert files(again / "out") == files(kept / "out")
+    assert {path.name for path in kept.parent.iterdir()} == {"kept", "again"}
+
+
 def test_restore_copies_once(folder: Open, source: Path, kept: Path) -> None:
     savepoint.take(folder(source), folder(kept), owner=OWNER)
     place = kept.with_name("again")
