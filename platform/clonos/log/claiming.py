@@ -415,11 +415,11 @@ def _append_claim(
     """Commit a claim and what belongs to it on control, and check that it is the newest; returns the offsets."""
     try:
         offsets = control.append_all(records)
-    except Superseded as superseded:
+    except (Superseded, CausalLogDamaged) as refused:  # damaged: no claim in it, as in the log of a new job
         tail = reader.tail(CONTROL)
         if (tail.record.owner if tail else None) == newest:
             # Fenced by a late init of this process, or by a rival without a newer claim: a retry may succeed.
-            fenced = superseded.__context__  # `check_rival` waits for the rival's claim
+            fenced = refused.__context__  # `check_rival` waits for the rival's claim
             raise EpochFailed(f"The claim of {reader.topic} was fenced before it was committed.") from fenced
         raise
     control.check_owner(visible=offsets[-1])

@@ -131,6 +131,23 @@ def test_a_second_claim_that_is_fenced_waits_for_the_rival_too(
         claimant.check_rival(fenced.value, claim_now)
 
 
+def test_the_first_claim_of_a_job_that_a_rival_fences_can_be_repeated(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drivers start a new job together: an empty log is not a deleted one."""
+    claimant = Claimant(kafka, name)
+
+    def fence(step: str, **_values: object) -> None:
+        if step == "control-initialised":
+            TransactionalProducer(kafka, control_id(name), log_topic(name))  # step 1 of the rival
+
+    with monkeypatch.context() as rival:
+        rival.setattr(claiming, "reach", fence)
+        with pytest.raises(EpochFailed, match="fenced before it was committed"):
+            claimant.claim()
+    assert claimant.claim().owner.generation == 1
+
+
 def test_a_fenced_driver_claims_again_if_no_claim_follows(kafka: KafkaSettings, name: str) -> None:
     claimant = Claimant(kafka, name)
     own = claimant.claim()
