@@ -54,8 +54,9 @@ EPOCH_POINTS: Final = (
     "epoch-committed",
     "epoch-done",
 )
+STEP_POINTS: Final = ("step-begun", "step-produced", "step-marked", "step-committed")  # of live queries
 RESCALE_POINTS: Final = ("rescaled-state-copied", "rescale-committed")
-POINTS: Final = frozenset((*CLAIM_POINTS, *EPOCH_POINTS, *RESCALE_POINTS))
+POINTS: Final = frozenset((*CLAIM_POINTS, *EPOCH_POINTS, *STEP_POINTS, *RESCALE_POINTS))
 DRIVER_GROUP: Final = "CLONOS_DRIVER_PGID"
 
 

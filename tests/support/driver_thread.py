@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -36,10 +36,13 @@ class DriverThread:
         options: RunOptions,
         *,
         interval: str = "0s",
+        trigger: Mapping[str, str] | None = None,
     ) -> None:
         self.events: list[dict[str, Any]] = []
         self.failure: Exception | None = None
-        spec = JobSpec(metadata=Metadata(name=name), spec=Spec.model_validate({"trigger": {"interval": interval}}))
+        spec = JobSpec(
+            metadata=Metadata(name=name), spec=Spec.model_validate({"trigger": trigger or {"interval": interval}})
+        )
         self.driver = Driver(Job(function, spec, "1"), spark, kafka, Events(name, None, [into(self.events)]), options)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

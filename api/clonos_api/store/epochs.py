@@ -247,7 +247,7 @@ class _Ingestion:
         epoch = done.checkpoint
         self.figures.slow_epoch_ms = max(epoch.duration_ms, _SLOW_DECAY * self.figures.slow_epoch_ms)
         key = _key(done)
-        new = key not in self.epochs and key not in self.stored
+        new = done.live or (key not in self.epochs and key not in self.stored)
         self.epochs[key] = {
             "job": self.job,
             "lineage": done.lineage,

@@ -72,6 +72,7 @@ class EpochDone:
     latencies: dict[str, int] = field(default_factory=dict)
     first: bool = False  # whether the query has returned with this epoch
     waiting: tuple[str, ...] = ()  # if `first`: the queries that have not returned after it
+    live: bool = False  # whether the figures are a part of a live epoch: those of a second
 
     @property
     def at(self) -> datetime:
@@ -350,7 +351,9 @@ def _epoch(state: IngestState, event: reported.Epoch) -> EpochDone:
     first = _has_returned(state, checkpoint.query)
     waiting = _not_returned(state) if first else ()
     latencies = {str(number): records for number, records in event.latencies.items()}
-    return EpochDone(state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting)
+    return EpochDone(
+        state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting, live=event.steps > 0
+    )
 
 
 def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:

@@ -35,7 +35,7 @@ class CommittedEpochs:
 
     def __init__(self, kafka: KafkaSettings, job: str) -> None:
         self._history = History(kafka, job)
-        self._markers: dict[_EpochKey, dict[int, Marker]] = {}
+        self._markers: dict[_EpochKey, dict[tuple[int, int], Marker]] = {}
         self._waiting: list[EpochCommitted] = []
         self._counted: set[_EpochKey] = set()
         self.at_least_once = False  # whether a query delivers at least once: it writes no markers
@@ -98,10 +98,10 @@ class CommittedEpochs:
         if _key(marker) in self._counted:
             return
         lanes = self._markers.setdefault(_key(marker), {})
-        known = lanes.get(marker.lane)
+        known = lanes.get((marker.lane, marker.step))
         if known is not None and known != marker:  # a claim repeats the newest marker as it is
             self.repeated.append(f"{marker.query} epoch {marker.epoch} lane {marker.lane}")
-        lanes[marker.lane] = marker
+        lanes[marker.lane, marker.step] = marker
 
     def _count(self) -> None:
         """Add the committed epochs whose markers are visible."""

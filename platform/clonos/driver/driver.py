@@ -28,6 +28,7 @@ from clonos.driver.epochs import PlanRestored
 from clonos.driver.finished_topics import without
 from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, may_be_visible, of_other_code
 from clonos.driver.job_graph import job_graph, published_topics
+from clonos.driver.live_epochs import end_live_epochs
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions, sink_topics
 from clonos.driver.preparation import Preparation
@@ -458,6 +459,10 @@ class Driver:
         try:
             self._to(DriverState.RECONCILING)
             self._checkpoint_owner.write(own.owner.lineage)
+            for query in self._context.queries:
+                for epoch in end_live_epochs(own, query.name, self._directory(query)):
+                    ended = f"ended the live epoch {epoch} at its newest step"
+                    self._events.emit(report.Reconciled(query.name, ended))
             self._check_continuity(own)
             committed = self._positions.committed()
             self._pin(own, committed)

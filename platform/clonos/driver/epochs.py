@@ -85,7 +85,7 @@ class NotStarted(EpochFailed):
     slug = "not-started"
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """An epoch with a plan, which its tasks compute now; with the monotonic times of its steps, in seconds."""
 
     identity: EpochIdentity
@@ -118,6 +118,9 @@ class EpochRunner:
         static_inputs: The files that the query is joined with.
         rescale_after: The epoch after which the query must be rescaled; None: it continues.
     """
+
+    most_tasks = 1  # of an epoch that reads until it is ended
+    epoch_s = 0  # duration of an epoch that reads until it is ended, in seconds; 0: each epoch has a planned end
 
     def __init__(
         self,
@@ -166,7 +169,7 @@ class EpochRunner:
         self._jquery: Any = None
         self._run_id = ""
         self._writer = writer
-        self._begun: _Begun | None = None
+        self._begun: Begun | None = None
         self._aborted: SinkEpoch | None = None
         self._topic_ids = topic_ids
         self._by_pattern = by_pattern
@@ -211,7 +214,7 @@ class EpochRunner:
         try:
             with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
                 reports = self._published(lambda: self._writer.publish(begun.sink_epoch, rows))
-                self._finish(begun, reports, rows.size)
+                self._finish(begun, reports, rows)
         except BaseException as failure:
             self.failure = failure
             raise
@@ -223,6 +226,9 @@ class EpochRunner:
         self._writer.discard()
         self._aborted = self._begun.sink_epoch if self._begun is not None else None
         self._end()
+
+    def cut(self) -> None:
+        """End the epoch in progress as soon as possible. An epoch with a planned end ends by itself."""
 
     def reach(self, point: str, task: int) -> None:
         """Trigger the injected faults of a task that publishes its lane, in tests."""
@@ -249,7 +255,7 @@ class EpochRunner:
             self._begun = None
             self.busy.release()
 
-    def _begin(self, epoch: int, partitions: int) -> _Begun:
+    def _begin(self, epoch: int, partitions: int) -> Begun:
         """Plan the epoch (step 1), and set the scope of its causal services (step 2)."""
         if self.stopping:
             raise NotStarted(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
@@ -260,13 +266,10 @@ class EpochRunner:
         logged_plan = self._own.state.plan(name, epoch)
         is_rescale = logged_plan is not None and logged_plan.rescaled_to > 0
         if is_rescale or (self._rescale_after is not None and epoch > self._rescale_after):
-            raise RescaleDue(f"Before epoch {epoch} of {name} its state is repartitioned.")
+            raise RescaleDue(f"Before epoch {epoch} of {name} the query starts again.")
         replay = logged_plan is not None
         reach("offsets-logged", query=name, epoch=epoch, replay=replay)
-        entry = self._checkpoint.read_offsets(epoch)
-        if entry is None:
-            raise EpochFailed(f"offsets/{epoch} of {name} is not in the checkpoint {self._checkpoint.location}.")
-        planned = self._planned(partitions)
+        planned, entry = self._inputs(epoch, partitions)
         committed = epoch <= self._own.state.committed.get(name, -1)
         plan_offset = -1
         if logged_plan is not None:
@@ -280,20 +283,18 @@ class EpochRunner:
             job=self._own.job, log_topic=self._own.topic, query=name, epoch=epoch, owner=self._own.owner, replay=replay
         )
         sink_epoch = self._sink_epoch(identity, plan, planned.lanes(), committed, plan_offset)
-        begun = _Begun(identity, plan, sink_epoch, entry, committed, started, time.monotonic())
+        begun = Begun(identity, plan, sink_epoch, entry, committed, started, time.monotonic())
         reach("plan-committed", query=name, epoch=epoch, replay=replay)
         # Step 2: scope of the causal services.
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(identity, plan)))
         self._spark.sparkContext.setLocalProperty(TOPIC_IDS, self._source_ids(plan))
         return begun
 
-    def _finish(self, begun: _Begun, reports: list[LaneReport], size: int) -> None:
-        """Commit the published epoch of `size` bytes (step 4), report and audit it (step 5)."""
+    def _finish(self, begun: Begun, reports: list[LaneReport], rows: EpochRows) -> None:
+        """Commit the published epoch (step 4), report and audit it (step 5)."""
         name, epoch, replay = begun.identity.query, begun.identity.epoch, begun.identity.replay
         self._note_tails(begun.plan, reports)
-        # Tasks between epochs (there should be none) do not belong to this epoch.
-        for local in (PROPERTY, TOPIC_IDS):
-            self._spark.sparkContext.setLocalProperty(local, None)  # type: ignore[arg-type]
+        self._clear_scope()
         published_at = time.monotonic()
         # Step 4: commit.
         records = sum(report.records for report in reports)
@@ -323,12 +324,17 @@ class EpochRunner:
                 self._truncate(name)
         if all(report.outcome not in ("skipped", "audited") for report in reports):
             # Otherwise neither the output's size nor the time to publish it is known.
-            self._adapt_bound(read.total(), time.monotonic() - begun.started, size)
+            self._adapt_bound(read.total(), time.monotonic() - begun.started, rows.size)
         self.published |= any(report.outcome == "published" for report in reports)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
         if self.last_epoch is not None and epoch >= self.last_epoch:
             self.stopping = True
+
+    def _clear_scope(self) -> None:
+        """Tasks between epochs (there should be none) do not belong to an epoch."""
+        for local in (PROPERTY, TOPIC_IDS):
+            self._spark.sparkContext.setLocalProperty(local, None)  # type: ignore[arg-type]
 
     def _truncate(self, name: str) -> None:
         try:
@@ -342,7 +348,7 @@ class EpochRunner:
 
     def _report(
         self,
-        begun: _Begun,
+        begun: Begun,
         reports: list[LaneReport],
         progress: Progress,
         spans: list[Span],
@@ -412,12 +418,25 @@ class EpochRunner:
         accepted = accepted_decisions(self._query.sink)
         return tuple(name for name in get_args(Decision) if name in accepted)
 
-    def _planned(self, partitions: int) -> Planned:
+    def _find_query(self) -> None:
         if self._jquery is None:
             self._jquery = running_query(self._spark)
             self._run_id = str(self._jquery.runId())
+
+    def _inputs(self, epoch: int, partitions: int) -> tuple[Planned, str]:
+        """Return what the epoch reads, and Spark's offset-log entry.
+
+        Raises:
+            EpochFailed: The checkpoint has no entry.
+        """
+        self._find_query()
+        entry = self._checkpoint.read_offsets(epoch)
+        if entry is None:
+            raise EpochFailed(
+                f"offsets/{epoch} of {self._query.name} is not in the checkpoint {self._checkpoint.location}."
+            )
         planned = read_plan(executed_plan(self._spark, self._jquery), partitions)
-        return planned._replace(input_slices=self._writer.lanes(planned.input_slices))
+        return planned._replace(input_slices=self._writer.lanes(planned.input_slices)), entry
 
     def _resolution(self, epoch: int) -> Resolution | None:
         """Return the user's decision about the epoch, if it was made for the code of this job."""
@@ -494,7 +513,8 @@ class EpochRunner:
                 input_slices=planned.input_slices,
                 scans=planned.scans,
                 log_partitions=partitions,
-                start_offsets={partition: self._own.tail_offsets[partition] for partition in partitions},
+                # A live epoch is never replayed: it needs no record of an earlier owner.
+                start_offsets={} if planned.live else {part: self._own.tail_offsets[part] for part in partitions},
                 seed=secrets.randbits(63),
                 code=self._job.code,
                 offsets=entry,
@@ -504,6 +524,7 @@ class EpochRunner:
                 topic_ids=self._new_topic_ids(planned) | left,
                 static_inputs=self._static_fingerprints(),
                 finished_topics=self._finished_topics(planned),
+                live=planned.live,
             )
             offset = self._own.control.append(plan)
             self._own.state.take(offset, plan)

@@ -22,6 +22,7 @@ class Planned(NamedTuple):
 
     scans: tuple[tuple[InputSlice, ...], ...]  # for each streaming scan, its ranges in task order
     input_slices: tuple[InputSlice, ...]  # the input slice of each sink partition, in task order
+    live: bool = False  # whether the epoch reads until it is ended: its ranges are empty
 
     def lanes(self) -> tuple[int, ...]:
         """Lane of each partition of the sink: the rank of the partition's input slice among the epoch's slices, by

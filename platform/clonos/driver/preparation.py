@@ -11,6 +11,7 @@ from clonos.driver.continuity import check_sink_topic
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.finished_topics import finished_topics, with_replay, without
 from clonos.driver.job_graph import published_topics
+from clonos.driver.live_epochs import LiveRunner, LiveSink, LiveWriter, epochs_because
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions
 from clonos.driver.repeatable import streaming_scans
@@ -20,6 +21,7 @@ from clonos.driver.running import Running
 from clonos.driver.sink_writers import writer_of
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds
+from clonos.errors import SpecError
 from clonos.extend.source import Progress
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job
@@ -27,7 +29,7 @@ from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.claiming import Ownership
 from clonos.log.records import Resolution
 from clonos.spark.lane_sink import EpochWriter
-from clonos.telemetry.driver_events import Graph, Reconciled, Resolved, StaticInputUnpinned, TopicCreatedAgain
+from clonos.telemetry.driver_events import Graph, Mode, Reconciled, Resolved, StaticInputUnpinned, TopicCreatedAgain
 from clonos.telemetry.events import Emit
 
 
@@ -99,11 +101,14 @@ class Preparation:
         finished = finished_topics(own.state, query.name, committed, self.positions.deleted_topics(start))
         replayed = with_replay(start, own.state.plan(query.name, committed + 1))
         self.positions.check_retained(without(replayed, finished))
-        writer = self._writer(query, own, checkpoint)
+        live = self._is_live(query)
+        if live and own.state.plan(query.name, committed + 1) is not None:
+            live, rescale_after = False, committed + 1  # an epoch in doubt is replayed first
+        writer: EpochWriter = self._live_writer(query) if live else self._writer(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:
             self.emit(StaticInputUnpinned(query.name, static_input))
-        runner = EpochRunner(
+        runner = (LiveRunner if live else EpochRunner)(
             spark,
             self.job,
             query,
@@ -121,8 +126,34 @@ class Preparation:
             published_topics=frozenset(published),
             rescale_after=rescale_after,
         )
+        runner.most_tasks = max(1, spark.sparkContext.defaultParallelism // len(self.context.queries))
         begin_offsets = self.positions.of_sources(start)
         return Running(query, checkpoint.location, runner, self._settings(checkpoint), writer, finished, begin_offsets)
+
+    def _is_live(self, query: Query) -> bool:
+        """Return whether the query runs live.
+
+        Raises:
+            SpecError: The job must run live, and the query cannot.
+        """
+        trigger = self.job.spec.spec.trigger
+        if trigger.mode == "epochs":
+            return False
+        because = epochs_because(query, trigger, self.context.kafka)
+        if not because and self.context.spark.sparkContext.defaultParallelism < len(self.context.queries):
+            because = f"Spark has fewer task slots than the job has queries ({len(self.context.queries)})"
+        if because and trigger.mode == "live":
+            raise SpecError(
+                f"The query {query.name} cannot run live: {because}.",
+                kept="nothing was published.",
+                hint="set trigger.mode to auto: such a query then runs in epochs, and the others live.",
+            )
+        self.emit(Mode(query.name, live=not because, because=because))
+        return not because
+
+    def _live_writer(self, query: Query) -> LiveWriter:
+        assert isinstance(query.sink, LiveSink)
+        return query.sink.live_writer(self.context.spark, self.context.kafka)
 
     def _committed(self, query: Query) -> int:
         """Return the newest epoch that a query's checkpoint has committed; -1: none."""

@@ -22,6 +22,7 @@ from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
+from clonos.spark import live
 from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
 from clonos.spark.repeatable_kafka import deleted_topics, first_bound, set_bound, stop_waiting
 from clonos.spark.user_session import promised_settings
@@ -114,15 +115,20 @@ class Running:
                 .format(FORMAT)
                 .options(**self._writing.enter_context(options))
             )
-            if job.spec.spec.trigger.available_now:
+            if self.runner.epoch_s:
+                writer = writer.outputMode("update").trigger(  # type: ignore[call-overload]  # missing in the stubs
+                    realTime=f"{self.runner.epoch_s} seconds"
+                )
+            elif job.spec.spec.trigger.available_now:
                 writer = writer.trigger(availableNow=True)
             elif self.query.interval_ms:
                 writer = writer.trigger(processingTime=f"{self.query.interval_ms} milliseconds")
             self.runner.on_bound = self._set_bound
             with (
-                promised_settings(spark, self._settings),
+                promised_settings(spark, {**self._settings, **(live.SETTINGS if self.runner.epoch_s else {})}),
                 first_bound(spark, self.runner.bound),
                 deleted_topics(spark, self._finished_topics),
+                live.most_tasks(spark, self.runner.most_tasks),
             ):
                 self.stream = writer.start()
             # A wait at the broker would delay records of another source, or the next epoch of a slow trigger.
@@ -254,6 +260,7 @@ class Running:
             return True
         # Spark interrupts the epoch in progress. That is safe (the epoch would be replayed), but costs a replay.
         self.runner.stopping = True
+        self.runner.cut()
         finished = timeout_s != 0.0 and self.runner.busy.acquire(timeout=-1 if timeout_s is None else timeout_s)
         if finished:
             self.runner.busy.release()

@@ -101,6 +101,10 @@ class ControlState:
                 self.commits[record.query] = record
                 self.parts.pop((record.query, record.epoch), None)
                 plan = self.plan(record.query, record.epoch)
+                if plan is not None and plan.live and record.offsets:
+                    offset_of_plan, _ = self.plans[record.query, record.epoch]
+                    plan = replace(plan, offsets=record.offsets)
+                    self.plans[record.query, record.epoch] = offset_of_plan, plan
                 if plan is not None and plan.records and record.duration_ms:
                     # Epochs with few records are slower for each: the fastest of the newest epochs counts.
                     speed = plan.records / len(set(plan.scans)) * 1000 / record.duration_ms

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from clonos.errors import ForeignRecord, LogFormatUnsupported
 from clonos.log.platform_identity import Platform
@@ -95,6 +96,11 @@ class Marker(msgspec.Struct, frozen=True, tag="marker", omit_defaults=True):
     input_slice: InputSlice
     records: int
     digest: bytes
+    # Of a live epoch, which is published in steps. In the order of their numbers, the lanes have the steps in turn.
+    step: int = 0  # the step's number in the epoch, from 1; 0: the lane has one marker for the whole epoch
+    total: int = 0  # number of records of the epoch's steps up to this one
+    # Topic → partition → next offset of each source partition: what was read before it is published.
+    next_offsets: dict[str, dict[int, int]] = {}
 
 
 class LaneAssignment(msgspec.Struct, frozen=True, array_like=True):
@@ -153,6 +159,9 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     topic_ids: dict[str, str] = {}
     static_inputs: dict[str, str] = {}  # location of files that the query is joined with → their fingerprint
     finished_topics: frozenset[str] = frozenset()  # topics of a pattern that the epoch reads to the end
+    # Whether the epoch is published in steps while its tasks read. Its ranges are empty, and `offsets` is the entry before
+    # the epoch; once it has ended, its own.
+    live: bool = False
     # Above 0: the epoch reads and publishes nothing; it repartitions the query's state into this many partitions.
     rescaled_to: int = 0
 
@@ -223,6 +232,7 @@ class EpochCommitted(msgspec.Struct, frozen=True, tag="epoch-committed"):
     epoch: int
     records: int
     duration_ms: int = 0
+    offsets: str = ""  # of a live epoch: the offset-log entry with its end
 
 
 class Resolution(msgspec.Struct, frozen=True, tag="resolution"):
@@ -259,6 +269,13 @@ def marker_head(marker: Marker) -> bytes:
         + _encoder.encode("digest")
         + _encoder.encode(marker.digest)
     ) + _encoder.encode("records")
+
+
+def step_head(marker: Marker) -> bytes:
+    """Return a marker as a Kafka value without its fields from `records` on, which `clonos.StepMarkers` appends in Java."""
+    whole = replace(marker, records=0, digest=b"", step=1, total=1, next_offsets={"": {}})
+    tail = {"records": 0, "digest": b"", "step": 1, "total": 1, "next_offsets": {"": {}}}
+    return encode(whole).removesuffix(_encoder.encode(tail)[1:])
 
 
 def decode(value: bytes | None, *, where: str) -> Record:

@@ -28,7 +28,7 @@ FORMAT: Final = "clonos.LaneSink"
 _OPTION: Final = "key"
 _MAX_INT: Final = 2**31 - 1
 
-Rows = Literal["PUBLISH", "SEND", "COUNT"]
+Rows = Literal["PUBLISH", "SEND", "COUNT", "LIVE"]
 
 
 class WriteLimits(NamedTuple):
@@ -74,11 +74,13 @@ class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
     """What the tasks of an epoch do with their rows."""
 
     # By Spark's partition index. ``PUBLISH``: the task publishes its lane. ``SEND``: the driver gets the rows.
-    # ``COUNT``: the rows are published; they are only counted and compared.
+    # ``COUNT``: the rows are published; they are only counted and compared. ``LIVE``: the `StepPublisher` of `live` gets
+    # the rows of each record as soon as they are computed.
     rows: tuple[Rows, ...]
     lanes: LanePass | None = None  # how tasks publish; None: no task does
     # Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.
     points: bool = False
+    live: str | None = None  # run id of a live query, whose tasks hand their rows to its `StepPublisher`
 
     @classmethod
     def of_all(cls, rows: Rows, partitions: int) -> TaskPlan:

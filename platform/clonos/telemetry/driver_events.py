@@ -398,7 +398,7 @@ FIGURES: Final = tuple(name for name in Counted.__struct_fields__ if name not in
 
 
 class Epoch(Counted, kw_only=True):
-    """An epoch is finished."""
+    """An epoch is finished, or a live epoch has published for a second."""
 
     long = frozenset({"spans", "operators", "topics_in", "latencies", "offsets"})
 
@@ -420,6 +420,8 @@ class Epoch(Counted, kw_only=True):
     """Class of an end-to-end latency → records; the longest latency of class *n* is 2^(n/4) ms."""
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
     """Topic → partition → next offset to read."""
+    steps: Count = 0
+    """Of a live epoch, which reports what it has published each second: the number of steps in that second."""
 
     @property
     def level(self) -> str:
@@ -427,6 +429,15 @@ class Epoch(Counted, kw_only=True):
         if self.diverged_lanes:
             return "error"
         return "warning" if self.late_rows else "info"
+
+
+class Mode(QueryEvent):
+    """A query starts; sent if the trigger's mode is ``live`` or ``auto``."""
+
+    live: bool
+    """Whether it publishes in steps while its tasks read."""
+    because: str = ""
+    """Why it runs in epochs; empty: it is live."""
 
 
 class Lag(QueryEvent):

@@ -12,15 +12,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerLimit, SpecError
 from clonos.extend.sink import Decision, DeliveryMode, OutputMode
-from clonos.kafka import await_brokers, client_config, unanswered, unlisted_topics_error
+from clonos.kafka import await_brokers, client_config, java_options, unanswered, unlisted_topics_error
 from clonos.log.records import InputSlice
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.columns import check_schema
-from clonos_sinks.kafka.lane import LaneSettings
+from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, LaneSettings
 from clonos_sinks.kafka.limits import Limits, broker_settings, read_limits
 
 if TYPE_CHECKING:
+    from clonos.driver.live_epochs import LiveWriter
     from clonos.spark.lane_sink import EpochWriter
 
 _MAX_TIMEOUT_MS: Final = 900_000  # Kafka's default of ``transaction.max.timeout.ms``
@@ -115,7 +116,10 @@ class KafkaSink:
         from clonos_sinks.kafka.spooled import SpooledLane
 
         whole = [part.kind for part in in_doubt] == ["epoch"] if in_doubt else self.has_one_lane(spark)
-        settings = LaneSettings(
+        return (SpooledLane if whole else PartitionedLanes)(spark, kafka, self._lane_settings())
+
+    def _lane_settings(self) -> LaneSettings:
+        return LaneSettings(
             self.topic,
             self.transaction_timeout_ms,
             self._limit_ms,
@@ -123,7 +127,23 @@ class KafkaSink:
             self.producer,
             transactional=self.delivery != "at-least-once",
         )
-        return (SpooledLane if whole else PartitionedLanes)(spark, kafka, settings)
+
+    def live_writer(self, spark: SparkSession, kafka: KafkaSettings) -> LiveWriter:
+        """Create the writer of one start of a live query (`clonos.driver.live_epochs.LiveSink`)."""
+        from clonos_sinks.kafka.live import LiveLanes
+
+        return LiveLanes(spark, kafka, self._lane_settings(), 0)
+
+    def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
+        """Return why the sink cannot publish in steps; empty: it can."""
+        from clonos.spark.kafka_clients import transaction_version
+
+        if self.delivery != "exactly-once":
+            return f"its delivery is {self.delivery}"
+        version = transaction_version(spark, java_options(kafka))
+        if version < EPOCH_PER_TRANSACTION:
+            return f"the brokers have version {version} of transactions, which cannot keep a producer"
+        return ""
 
     def has_one_lane(self, spark: SparkSession) -> bool:
         """Return whether an epoch has one lane, which the driver publishes.

@@ -194,7 +194,8 @@ public final class LaneProducer implements AutoCloseable {
     return isTimedOut() && acknowledgedAt - begunAt > 0 && since < RECENT_NANOS;
   }
 
-  private static long bytes(ProducerRecord<byte[], byte[]> record) {
+  /** The bytes of a record's key, value and headers. */
+  static long bytes(ProducerRecord<byte[], byte[]> record) {
     long bytes = length(record.key()) + length(record.value());
     for (Header header : record.headers()) {
       bytes += header.key().length() + length(header.value());

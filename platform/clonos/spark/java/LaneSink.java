@@ -175,6 +175,9 @@ public final class LaneSink implements TableProvider {
         LaneTask lane = new LaneTask(plan.pass(), partition, points);
         return new LaneWriter(columns, lane.check(), new Spool(null), lane);
       }
+      if (rows == TaskPlan.Rows.LIVE) {
+        return new LiveRows.Writer(columns, find(query).epoch(epoch).check());
+      }
       boolean sends = rows == TaskPlan.Rows.SEND;
       if (isLocal) {
         SpooledEpoch here = find(query).epoch(epoch);

@@ -1,5 +1,7 @@
 package clonos;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
@@ -37,12 +39,16 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadAllAvailable;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.kafka010.KafkaBatchInputPartition;
+import org.apache.spark.sql.kafka010.KafkaBatchPartitionReader;
 import org.apache.spark.sql.kafka010.KafkaMicroBatchStream;
 import org.apache.spark.sql.kafka010.KafkaOffsetRange;
 import org.apache.spark.sql.kafka010.KafkaSourceOffset;
+import org.apache.spark.sql.kafka010.KafkaSourcePartitionOffset;
 import org.apache.spark.sql.kafka010.KafkaSourceProvider;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -70,6 +76,9 @@ public final class RepeatableKafka implements TableProvider {
 
   private static final String GROUP = "group.id";
 
+  /** With more unread records, a live query reads with as many tasks as it may have. */
+  private static final long BACKLOG_RECORDS = 20_000;
+
   /** Groups do not show options, which may hold a password. */
   private static volatile String jvm = UUID.randomUUID().toString();
 
@@ -81,6 +90,12 @@ public final class RepeatableKafka implements TableProvider {
 
   /** Spark's local property with the number of records that each source of a new query reads in its first epoch. */
   private static final String BOUND = "clonos.epochBound";
+
+  /**
+   * Spark's local property with the most tasks of a live query that starts. With fewer slots than tasks, the partitions of
+   * the tasks that wait would never be read.
+   */
+  private static final String LIVE_TASKS = "clonos.liveTasks";
 
   /** By run: the maximum number of records that each source without a limit of its own reads in an epoch. */
   private static final Map<String, Long> BOUNDS = new ConcurrentHashMap<>();
@@ -120,6 +135,17 @@ public final class RepeatableKafka implements TableProvider {
       source.ages.reset();
     }
     return RecordAges.text(latencies);
+  }
+
+  /** The first offsets of the newest epoch of a live query, as JSON: topic, partition, offset; for its only source. */
+  public static String liveStarts(String run) throws JsonProcessingException {
+    Map<String, Map<Integer, Long>> starts = new TreeMap<>();
+    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
+      source.starts.forEach(
+          (partition, start) ->
+              starts.computeIfAbsent(partition.topic(), topic -> new TreeMap<>()).put(partition.partition(), start));
+    }
+    return new ObjectMapper().writeValueAsString(starts);
   }
 
   /** Lets queries that start later use new consumers: earlier ones may keep records of a topic that was deleted. */
@@ -199,8 +225,13 @@ public final class RepeatableKafka implements TableProvider {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
       EpochGuard.requireFirstAttempt();
+      if (partition instanceof LiveReader.Slice slice) {
+        return new LiveReader(slice);
+      }
       PartitionReader<InternalRow> reader = kafka.createReader(partition);
-      return new CountingReader(reader, TopicIds.Reading.of(reader, SourceStream.range(partition).topic()), ages, plannedAt);
+      String topic = SourceStream.range(partition).topic();
+      return new CountingReader(
+          reader, TopicIds.Reading.of((KafkaBatchPartitionReader) reader, topic), ages, plannedAt);
     }
   }
 
@@ -242,7 +273,7 @@ public final class RepeatableKafka implements TableProvider {
   }
 
   private static final class SourceStream
-      implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
+      implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     private static final Comparator<InputPartition> ORDER =
         Comparator.<InputPartition, String>comparing(partition -> range(partition).topic())
             .thenComparing(partition -> range(partition).partition())
@@ -257,8 +288,10 @@ public final class RepeatableKafka implements TableProvider {
     private final Map<TopicPartition, Long> ends = new HashMap<>();
     private final RecordAges ages = new RecordAges();
     private final boolean ownGroup;
+    private final int mostLiveTasks;
     private Map<String, Object> consumerOptions;
     private volatile Map<String, Boolean> planned = Map.of();
+    private volatile Map<TopicPartition, Long> starts = Map.of();
     private volatile long plannedAt;
     private boolean waits;
     private boolean wasIdle;
@@ -281,6 +314,8 @@ public final class RepeatableKafka implements TableProvider {
       if (topics != null) {
         finished.addAll(Arrays.asList(topics.split(",")));
       }
+      String tasks = SparkContext.getOrCreate().getLocalProperty(LIVE_TASKS);
+      mostLiveTasks = tasks == null ? 1 : Integer.parseInt(tasks);
       String bound = SparkContext.getOrCreate().getLocalProperty(BOUND);
       if (bound != null) {
         BOUNDS.putIfAbsent(run, Long.valueOf(bound));
@@ -377,6 +412,53 @@ public final class RepeatableKafka implements TableProvider {
     @Override
     public Map<String, String> metrics(Optional<Offset> newestConsumed) {
       return kafka.metrics(newestConsumed);
+    }
+
+    @Override
+    public void prepareForRealTimeMode() {
+      waits = false;
+      kafka.prepareForRealTimeMode();
+    }
+
+    /** Plans the tasks of a live epoch: one, which reads all partitions with one fetch, or more while there is a backlog. */
+    @Override
+    public InputPartition[] planInputPartitions(Offset start) {
+      InputPartition[] partitions = kafka.planInputPartitions(start);
+      Arrays.sort(partitions, ORDER);
+      starts = new HashMap<>();
+      LiveReader.Slice[] slices = new LiveReader.Slice[liveTasks(start, partitions.length)];
+      for (int number = 0; number < partitions.length; number++) {
+        KafkaBatchInputPartition partition = (KafkaBatchInputPartition) partitions[number];
+        int task = number % slices.length;
+        if (slices[task] == null) {
+          slices[task] =
+              new LiveReader.Slice(
+                  run, new HashMap<>(), new HashMap<>(partition.executorKafkaParams()), partition.includeHeaders());
+        }
+        KafkaOffsetRange range = partition.offsetRange();
+        slices[task].starts().put(range.topicPartition(), range.fromOffset());
+        starts.put(range.topicPartition(), range.fromOffset());
+      }
+      return slices;
+    }
+
+    private int liveTasks(Offset start, int partitions) {
+      long backlog = 0;
+      Map<TopicPartition, Long> from = offsets(start);
+      for (Map.Entry<TopicPartition, Long> newest : offsets(kafka.latestOffset(start, ReadLimit.allAvailable())).entrySet()) {
+        backlog += newest.getValue() - Math.max(0, from.getOrDefault(newest.getKey(), 0L));
+      }
+      return Math.max(1, Math.min(partitions, backlog > BACKLOG_RECORDS ? mostLiveTasks : 1));
+    }
+
+    @Override
+    public Offset mergeOffsets(PartitionOffset[] ends) {
+      PartitionOffset[] merged =
+          Arrays.stream(ends)
+              .flatMap(end -> ((LiveReader.Ends) end).next().entrySet().stream())
+              .map(next -> new KafkaSourcePartitionOffset(next.getKey(), next.getValue()))
+              .toArray(PartitionOffset[]::new);
+      return kafka.mergeOffsets(merged);
     }
 
     @Override

@@ -71,8 +71,11 @@ public final class SpooledQuery {
             ? null
             : new RecordCheck(
                 new TopicLimits(ClusterAdmin.of(connection), defaultTopic, requestBytes, bufferBytes));
-    String plan = committer.begin(epoch, partitions); // last: Spark calls no abort if this method throws
-    current = new SpooledEpoch(epoch, TaskPlan.parse(plan), folder, check);
+    TaskPlan plan = TaskPlan.parse(committer.begin(epoch, partitions)); // last: Spark calls no abort if this throws
+    if (plan.live() != null) {
+      StepPublisher.find(plan.live()).reportPointsTo(plan.points() ? this : null);
+    }
+    current = new SpooledEpoch(epoch, plan, folder, check);
     return current;
   }
 

@@ -13,8 +13,9 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
  * @param rows by Spark's partition index
  * @param pass how the tasks publish their lanes; null: no task does
  * @param points whether the tasks of a local master report the points of the protocol, in tests
+ * @param live run id of a live query, for its {@link StepPublisher}; null: the epoch is not live
  */
-record TaskPlan(List<Rows> rows, Pass pass, boolean points) implements Serializable {
+record TaskPlan(List<Rows> rows, Pass pass, boolean points, String live) implements Serializable {
   private static final ObjectMapper JSON = new ObjectMapper();
 
   static TaskPlan parse(String json) {
@@ -37,7 +38,9 @@ record TaskPlan(List<Rows> rows, Pass pass, boolean points) implements Serializa
     /** It sends them to the driver, which publishes them. */
     SEND,
     /** It only counts them, and computes their digest: they are published. */
-    COUNT
+    COUNT,
+    /** It hands them to the {@link StepPublisher} record by record. */
+    LIVE
   }
 
   /**

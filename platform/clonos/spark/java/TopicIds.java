@@ -3,6 +3,7 @@ package clonos;
 import java.lang.reflect.Field;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.kafka.clients.Metadata;
 import org.apache.kafka.clients.MetadataSnapshot;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -86,39 +87,53 @@ final class TopicIds {
     }
   }
 
-  /** Checks the records that a task reads from one partition. A record costs two comparisons of references. */
+  /** Checks the records that a task reads from one topic. A record costs two comparisons of references. */
   static final class Reading {
-    private final KafkaBatchPartitionReader reader;
+    private final Supplier<?> consumers;
     private final String topic;
     private final String planned;
-    private InternalKafkaConsumer consumer;
+    private Object consumer;
     private Metadata metadata;
     private MetadataSnapshot checked;
 
-    private Reading(KafkaBatchPartitionReader reader, String topic, String planned) {
-      this.reader = reader;
+    private Reading(Supplier<?> consumers, String topic, String planned) {
+      this.consumers = consumers;
       this.topic = topic;
       this.planned = planned;
     }
 
     /** Returns null if the task belongs to no epoch with a plan, or the plan has no id of the topic. */
-    static Reading of(PartitionReader<?> reader, String topic) {
+    static Reading of(KafkaBatchPartitionReader reader, String topic) {
+      return of(
+          () -> {
+            Option<InternalKafkaConsumer> option =
+                reader.org$apache$spark$sql$kafka010$KafkaBatchPartitionReader$$consumer()._consumer();
+            return option.isEmpty() ? null : option.get();
+          },
+          topic);
+    }
+
+    /** As above, for a consumer that the task keeps. */
+    static Reading of(KafkaConsumer<?, ?> consumer, String topic) {
+      return of(() -> consumer, topic);
+    }
+
+    private static Reading of(Supplier<?> consumers, String topic) {
       TaskContext task = TaskContext.get();
       String ids = task == null ? null : task.getLocalProperty(PLANNED);
       String planned = ids == null ? null : parse(ids).get(topic);
-      return planned == null ? null : new Reading((KafkaBatchPartitionReader) reader, topic, planned);
+      return planned == null ? null : new Reading(consumers, topic, planned);
     }
 
     /** Fails the task if the record that was read last may be one of another topic than the plan's. */
     void check() {
-      Option<InternalKafkaConsumer> option =
-          reader.org$apache$spark$sql$kafka010$KafkaBatchPartitionReader$$consumer()._consumer();
-      InternalKafkaConsumer now = option.isEmpty() ? null : option.get();
+      Object now = consumers.get();
       if (now != consumer) { // Spark replaces its consumer after an error
         consumer = now;
         checked = null;
         if (now != null) {
-          Object delegate = value(KafkaConsumer.class, value(InternalKafkaConsumer.class, now, "consumer"), "delegate");
+          Object kafka = now instanceof InternalKafkaConsumer ? value(InternalKafkaConsumer.class, now, "consumer") : now;
+          Object delegate = value(KafkaConsumer.class, kafka, "delegate");
           metadata = (Metadata) value(delegate.getClass(), delegate, "metadata");
         }
       }

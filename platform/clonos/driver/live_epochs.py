@@ -1,0 +1,270 @@
+"""Live epochs: tasks read all the time, and the output is published in steps (docs/protocol.md, "A live epoch").
+
+A live epoch has a plan like any other, but no end until it is over. Each step's marker holds the next offset of each
+source partition. So a restart computes nothing again: it ends the epoch at the greatest marker, and Spark begins the
+next one there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, Protocol, runtime_checkable
+
+from pyspark.sql import SparkSession
+
+from clonos.causal.logical_plan import logical_plan, mentions
+from clonos.driver.checkpoint import CheckpointDirectory, progress_of
+from clonos.driver.epochs import Begun, EpochRunner
+from clonos.driver.planned import Planned
+from clonos.driver.repeatable import streaming_scans
+from clonos.extend.sink import LaneReport
+from clonos.extend.source import Progress
+from clonos.faults import reach
+from clonos.jobs.context import Query
+from clonos.jobs.spec import Trigger
+from clonos.log.claiming import Ownership
+from clonos.log.records import EpochCommitted, InputSlice, Marker
+from clonos.settings import KafkaSettings
+from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan
+from clonos.spark.live import COMMIT, Steps, first_offsets, offset_entry, source_line
+from clonos.spark.session import local_task_failures
+from clonos.telemetry.driver_events import Epoch
+
+EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
+_REPORT_S: Final = 1.0
+# Operators whose output for a record follows from that record alone, in the task that reads it.
+_OPERATORS: Final = frozenset(
+    {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "StreamingRelationV2"}
+)
+# Spark computes these once, when the epoch begins.
+_TIMES: Final = (
+    "CurrentTimestamp",
+    "CurrentDate",
+    "CurrentTime",
+    "LocalTimestamp",
+    "expressions.Now",
+    "CurrentBatchTimestamp",
+)
+_LIMITS: Final = (
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "minpartitions",
+    "maxrecordsperpartition",
+    "endingtimestamp",
+)
+
+
+class LiveWriter(EpochWriter, Protocol):
+    """Publishes live epochs in steps."""
+
+    run_id: str
+    """``StreamingQuery.runId``; set before the first epoch."""
+
+    def take(self) -> Steps:
+        """Return what was published since the last call."""
+
+    def cut(self) -> None:
+        """Let the tasks of the epoch end."""
+
+
+@runtime_checkable
+class LiveSink(Protocol):
+    """A sink that can publish in steps."""
+
+    def live_writer(self, spark: SparkSession, kafka: KafkaSettings) -> LiveWriter:
+        """Create the writer of one start of a live query."""
+
+    def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
+        """Return why the sink cannot publish in steps; empty: it can."""
+
+
+def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
+    """Return why a query cannot run live, as the rest of a sentence; empty: it can."""
+    spark, sink = query.frame.sparkSession, query.sink
+    if query.interval_ms or trigger.available_now:
+        return "its trigger says when epochs begin"
+    if local_task_failures(spark.sparkContext.master) is None:
+        return "it runs on a Spark cluster"
+    if not isinstance(sink, LiveSink):
+        return f"the sink {sink.name} writes whole epochs"
+    scans = streaming_scans(query.frame)
+    if len(scans) != 1:
+        return f"it reads {len(scans)} streams"
+    (scan,) = scans
+    if "subscribepattern" in scan.options:
+        return "it reads the topics of a pattern"
+    if limits := [name for name in _LIMITS if name in scan.options]:
+        return f"its source has the option {limits[0]}"
+    for node in logical_plan(query.frame).all():
+        if node.kind not in _OPERATORS:
+            return f"it has the operator {node.kind}"
+        if name := next((name for name, _ in node.functions()), ""):
+            return f"it has the Python function {name}"
+        if times := [name for name in _TIMES if mentions(node.fields, name)]:
+            return f"it uses {times[0].rpartition('.')[2]}, which Spark computes once for each epoch"
+    return sink.epochs_because(spark, kafka)
+
+
+class LiveRunner(EpochRunner):
+    """Runs the live epochs of one query for one owner; the arguments are those of `EpochRunner`."""
+
+    epoch_s = EPOCH_S
+    _writer: LiveWriter
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._offsets: Progress = {}  # next offsets, as reported
+        self._records = 0  # of the epoch's output, as reported
+        self._ended = threading.Event()
+        self._reporting = threading.Lock()
+
+    def _inputs(self, _epoch: int, partitions: int) -> tuple[Planned, str]:
+        self._find_query()
+        self._writer.run_id = self._run_id
+        self._offsets = first_offsets(self._spark, self._run_id)
+        scan = tuple(
+            InputSlice("range", topic, partition, start, start)
+            for topic, partitions in sorted(self._offsets.items())
+            for partition, start in sorted(partitions.items())
+        )
+        entry = offset_entry(self._spark, self._jquery, time.time_ns() // 1_000_000, self._offsets)
+        return Planned((scan,), self._writer.lanes(()), live=True), entry
+
+    def begin(self, epoch: int, partitions: int) -> TaskPlan:
+        """Plan a live epoch, and report its steps each second until `commit` or `abort`."""
+        plan = super().begin(epoch, partitions)
+        begun = self._begun
+        assert begun is not None
+        self._records = 0
+        self._ended = threading.Event()
+        threading.Thread(target=self._report_often, args=(begun, self._ended), name="clonos-live", daemon=True).start()
+        return plan
+
+    def cut(self) -> None:
+        """End the epoch in progress: its tasks stop reading."""
+        self._writer.cut()
+
+    def _end(self) -> None:
+        self._ended.set()
+        super()._end()
+
+    def _report_often(self, begun: Begun, ended: threading.Event) -> None:
+        while not ended.wait(_REPORT_S):
+            with self._reporting:
+                if not ended.is_set():
+                    self._report_steps(begun, self._writer.take())
+
+    def _report_steps(self, begun: Begun, steps: Steps) -> None:
+        """Emit the figures of the steps since the last report."""
+        name = begun.identity.query
+        read = Counter[str]()
+        for topic, partitions in steps.next.items():
+            for partition, next_ in partitions.items():
+                read[topic] += next_ - self._offsets.get(topic, {}).get(partition, next_)
+        if not steps.steps and not read.total():
+            return
+        self._offsets = merged(self._offsets, steps.next)
+        self._records += steps.records
+        self._on_progress(name, self._offsets)
+        self._emit(
+            Epoch(
+                query=name,
+                epoch=begun.identity.epoch,
+                records_in=read.total(),
+                records_out=steps.records,
+                published_lanes=steps.steps,
+                dead_letters=steps.dead_letters,
+                duration_ms=round(steps.longest_micros / 1000),
+                topics_in=dict(read),
+                latencies=steps.latencies,
+                offsets={
+                    topic: {str(p): next_ for p, next_ in parts.items()} for topic, parts in self._offsets.items()
+                },
+                steps=steps.steps,
+            )
+        )
+        self._attempt = 0
+        self.published |= steps.steps > 0
+        self.finished += 1
+
+    def _finish(self, begun: Begun, reports: list[LaneReport], _rows: EpochRows) -> None:
+        """Commit the epoch with its end (step 4)."""
+        name, epoch = begun.identity.query, begun.identity.epoch
+        self._note_tails(begun.plan, reports)
+        self._clear_scope()
+        with self._reporting:
+            self._ended.set()
+            self._report_steps(begun, self._writer.take())
+        with self._own.lock:
+            end_epoch(self._own, begun.plan.query, epoch, self._end_entry(begun), self._records)
+        reach("epoch-committed", query=name, epoch=epoch, replay=False)
+        self._writer.discard()  # the renewed claims fence its producers
+        with self._own.lock:
+            self._truncate(name)
+        reach("epoch-done", query=name, epoch=epoch, replay=False)
+        self.finished += 1
+        if self.last_epoch is not None and epoch >= self.last_epoch:
+            self.stopping = True
+
+    def _end_entry(self, begun: Begun) -> str:
+        return with_offsets(begun.plan.offsets, self._offsets)
+
+
+def merged(before: Progress, after: Progress) -> Progress:
+    """Return the greater offset of each partition."""
+    return {
+        topic: {
+            partition: max(before.get(topic, {}).get(partition, -1), after.get(topic, {}).get(partition, -1))
+            for partition in before.get(topic, {}).keys() | after.get(topic, {}).keys()
+        }
+        for topic in before.keys() | after.keys()
+    }
+
+
+def with_offsets(entry: str, offsets: Progress) -> str:
+    """Return an offset-log entry of one source with these offsets."""
+    return "\n".join([*entry.splitlines()[:2], source_line(offsets)])
+
+
+def end_epoch(own: Ownership, query: str, epoch: int, entry: str, records: int) -> None:
+    """Commit the end of a live epoch to the log."""
+    record = EpochCommitted(own.owner, query, epoch, records, offsets=entry)
+    own.state.take(own.control.append(record), record)
+
+
+def end_live_epochs(own: Ownership, query: str, checkpoint: CheckpointDirectory) -> Iterator[int]:
+    """End the live epochs that the log has planned and Spark has not committed, at what is published; yields each.
+
+    The newest one ends at its greatest marker, if the log has no end of it. A record after that marker is in no visible
+    transaction: the next epoch reads it.
+    """
+    while True:
+        epoch = max(checkpoint.commits(), default=-1) + 1
+        plan = own.state.plan(query, epoch)
+        if plan is None or not plan.live:
+            return
+        if epoch > own.state.committed.get(query, -1):
+            steps = [
+                marker
+                for partition in plan.log_partitions
+                if (marker := own.markers.get(partition)) is not None and _is_step(marker, own, query, epoch)
+            ]
+            ends = progress_of(plan.offsets)
+            for marker in steps:
+                ends = merged(ends, marker.next_offsets)
+            end_epoch(
+                own, query, epoch, with_offsets(plan.offsets, ends), max((marker.total for marker in steps), default=0)
+            )
+            plan = own.state.plan(query, epoch)
+            assert plan is not None
+        if checkpoint.read_offsets(epoch) not in (None, plan.offsets):
+            checkpoint.write_offsets(epoch, plan.offsets)
+        checkpoint.add_epoch(epoch, offsets=plan.offsets, commit=COMMIT)
+        yield epoch
+
+
+def _is_step(marker: Marker, own: Ownership, query: str, epoch: int) -> bool:
+    return (marker.query, marker.epoch, marker.owner.lineage) == (query, epoch, own.owner.lineage) and marker.step > 0

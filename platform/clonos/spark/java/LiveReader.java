@@ -1,0 +1,232 @@
+package clonos;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.kafka.clients.consumer.CloseOptions;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
+import org.apache.spark.sql.kafka010.KafkaRecordToRowConverter;
+
+/**
+ * Reads several partitions of a topic in one task of a live query, until the epoch is cut or its time is over.
+ *
+ * <p>Spark asks for the next record when the operators have handed over all rows of the last one. So the rows that a task has
+ * produced by then come from whole records: the reader hands them to the {@link StepPublisher}.
+ *
+ * <p>Records that arrive close together share a fetch: at high rates a fetch for each record costs the broker more than the
+ * records do. A lone record does not wait.
+ */
+final class LiveReader implements SupportsRealTimeRead<InternalRow> {
+  private static final long LONGEST_POLL_NANOS = 100_000_000L; // a cut is noticed within this time
+  private static final long LONGEST_GAP_NANOS = 1_000_000_000L;
+  private static final int EXPECTED_RECORDS = 3; // so many in a pause of the publisher make a fetch wait
+  private static final int SMOOTHING = 8; // of the moving average
+
+  /** Consumers between two epochs. */
+  private static final Map<Key, Kept> KEPT = new ConcurrentHashMap<>();
+
+  private final Slice slice;
+  private final Map<TopicPartition, Long> next;
+  private final scala.Function1<ConsumerRecord<byte[], byte[]>, UnsafeRow> toRow;
+  private final StepPublisher publisher;
+  private final LiveRows rows = LiveRows.ofThread();
+  private final List<TopicIds.Reading> topics = new ArrayList<>();
+  private Kept kept;
+  private UnsafeRow row;
+  private ConsumerRecord<byte[], byte[]> unfinished;
+  private boolean failed;
+
+  LiveReader(Slice slice) {
+    this.slice = slice;
+    next = new HashMap<>(slice.starts());
+    toRow = new KafkaRecordToRowConverter().toUnsafeRowProjector(slice.headers());
+    publisher = StepPublisher.find(slice.run());
+    kept = KEPT.remove(slice.key());
+    if (kept == null) {
+      kept = new Kept(open());
+    }
+    if (!kept.next.equals(next)) {
+      kept.seek(next);
+    }
+    next.keySet().stream().map(TopicPartition::topic).distinct().forEach(
+        topic -> {
+          TopicIds.Reading reading = TopicIds.Reading.of(kept.consumer, topic);
+          if (reading != null) {
+            topics.add(reading);
+          }
+        });
+  }
+
+  private record Key(String run, Set<TopicPartition> partitions) {}
+
+  /**
+   * What a task reads.
+   *
+   * @param run run id of the query
+   * @param starts the first offset of each partition
+   * @param options Kafka's options of a consumer
+   * @param headers whether rows have a column of headers
+   */
+  record Slice(String run, HashMap<TopicPartition, Long> starts, HashMap<String, Object> options, boolean headers)
+      implements InputPartition {
+    private Key key() {
+      return new Key(run, Set.copyOf(starts.keySet()));
+    }
+  }
+
+  /** The next offset of each partition that a task has read. */
+  record Ends(HashMap<TopicPartition, Long> next) implements PartitionOffset {}
+
+  /** A consumer, and what it has fetched that no task has read. */
+  private static final class Kept {
+    final KafkaConsumer<byte[], byte[]> consumer;
+    Map<TopicPartition, Long> next = Map.of();
+    Iterator<ConsumerRecord<byte[], byte[]>> fetched = Collections.emptyIterator();
+    long fetchedAt;
+    long gapNanos = LONGEST_GAP_NANOS; // between two records: moving average
+
+    Kept(KafkaConsumer<byte[], byte[]> consumer) {
+      this.consumer = consumer;
+    }
+
+    void seek(Map<TopicPartition, Long> starts) {
+      consumer.assign(starts.keySet());
+      starts.replaceAll(
+          (partition, start) -> {
+            if (start >= 0) {
+              consumer.seek(partition, start);
+              return start;
+            }
+            consumer.seekToBeginning(List.of(partition));
+            return consumer.position(partition);
+          });
+      fetched = Collections.emptyIterator();
+    }
+
+    void fetch(long longestNanos) {
+      ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofNanos(longestNanos));
+      if (!records.isEmpty()) {
+        long now = System.nanoTime();
+        long gap = Math.min((now - fetchedAt) / records.count(), LONGEST_GAP_NANOS);
+        gapNanos += (gap - gapNanos) / SMOOTHING;
+        fetchedAt = now;
+      }
+      fetched = records.iterator();
+    }
+  }
+
+  private KafkaConsumer<byte[], byte[]> open() {
+    Map<String, Object> options = new HashMap<>(slice.options());
+    options.put("key.deserializer", ByteArrayDeserializer.class.getName());
+    options.put("value.deserializer", ByteArrayDeserializer.class.getName());
+    options.remove("group.id");
+    options.put("enable.auto.commit", "false");
+    options.put("auto.offset.reset", "none");
+    options.put("enable.metrics.push", "false");
+    return new KafkaConsumer<>(options);
+  }
+
+  @Override
+  public RecordStatus nextWithTimeout(Long startedAt, Long timeoutMs) {
+    return nextWithTimeout(timeoutMs);
+  }
+
+  @Override
+  public RecordStatus nextWithTimeout(Long timeoutMs) {
+    finish();
+    long until = System.nanoTime() + timeoutMs * 1_000_000L;
+    try {
+      while (!kept.fetched.hasNext()) {
+        long left = until - System.nanoTime();
+        if (left <= 0 || publisher.isCut()) {
+          return RecordStatus.newStatusWithoutArrivalTime(false);
+        }
+        long pause = publisher.pauseNanos();
+        boolean shares = kept.gapNanos * EXPECTED_RECORDS < pause;
+        long early = shares ? kept.fetchedAt + pause - System.nanoTime() : 0;
+        if (early > 0) {
+          LockSupport.parkNanos(Math.min(early, left));
+        }
+        kept.fetch(Math.min(left, LONGEST_POLL_NANOS));
+        topics.forEach(TopicIds.Reading::check);
+      }
+    } catch (RuntimeException failure) {
+      failed = true;
+      throw failure;
+    }
+    unfinished = kept.fetched.next();
+    row = toRow.apply(unfinished);
+    return RecordStatus.newStatusWithoutArrivalTime(true);
+  }
+
+  /** All rows of the last record have left the operators of this task. */
+  private void finish() {
+    if (unfinished == null) {
+      return;
+    }
+    TopicPartition partition = new TopicPartition(unfinished.topic(), unfinished.partition());
+    next.put(partition, unfinished.offset() + 1);
+    publisher.add(rows, partition, unfinished.offset() + 1, unfinished.timestamp());
+    unfinished = null;
+  }
+
+  @Override
+  public PartitionOffset getOffset() {
+    return new Ends(new HashMap<>(next));
+  }
+
+  @Override
+  public boolean next() {
+    throw new UnsupportedOperationException("a live query reads with a time limit");
+  }
+
+  @Override
+  public InternalRow get() {
+    return row;
+  }
+
+  @Override
+  public void close() {
+    Kept consumer = kept;
+    kept = null;
+    if (consumer == null) {
+      return;
+    }
+    Kept other = consumer;
+    if (!failed && unfinished == null) {
+      consumer.next = new HashMap<>(next);
+      other = KEPT.put(slice.key(), consumer);
+    }
+    if (other != null) {
+      other.consumer.close(CloseOptions.timeout(Duration.ZERO));
+    }
+  }
+
+  /** Closes the consumers of a query that has ended. */
+  static void forget(String run) {
+    KEPT.entrySet().removeIf(
+        entry -> {
+          boolean ended = entry.getKey().run().equals(run);
+          if (ended) {
+            entry.getValue().consumer.close(CloseOptions.timeout(Duration.ZERO));
+          }
+          return ended;
+        });
+  }
+}

@@ -1,0 +1,107 @@
+package clonos;
+
+import java.io.ByteArrayOutputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * The markers of an epoch's steps: which lane is next, where its partition of the log ends, and the marker's bytes.
+ *
+ * <p>Python makes the head ({@code clonos.log.records.step_head}): a marker in msgpack without the values of a step.
+ */
+final class StepMarkers {
+  private final String logTopic;
+  private final List<Integer> partitions;
+  private final List<Long> ends;
+  private final List<Long> newest;
+  private final List<byte[]> heads;
+  private long step;
+  private long total;
+
+  StepMarkers(String logTopic, List<Integer> partitions, List<? extends Number> ends, List<byte[]> heads) {
+    this.logTopic = logTopic;
+    this.partitions = List.copyOf(partitions);
+    this.ends = new ArrayList<>();
+    ends.forEach(end -> this.ends.add(end.longValue()));
+    this.heads = List.copyOf(heads);
+    newest = new ArrayList<>(Collections.nCopies(heads.size(), -1L));
+  }
+
+  String logTopic() {
+    return logTopic;
+  }
+
+  int nextLane() {
+    return (int) (step % heads.size());
+  }
+
+  int partition(int lane) {
+    return partitions.get(lane);
+  }
+
+  long end(int lane) {
+    return ends.get(lane);
+  }
+
+  void committed(int lane, long offset, long end, long records) {
+    newest.set(lane, offset);
+    ends.set(lane, end);
+    step++;
+    total += records;
+  }
+
+  List<Long> newest() {
+    return List.copyOf(newest);
+  }
+
+  /** The marker of the next step. */
+  byte[] value(int lane, RecordDigest digest, Map<String, Map<Integer, Long>> next) throws IOException {
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream(256);
+    DataOutputStream out = new DataOutputStream(bytes);
+    out.write(heads.get(lane));
+    text(out, "records");
+    number(out, digest.records());
+    text(out, "digest");
+    byte[] value = digest.value();
+    out.writeByte(0xc4); // binary of less than 256 bytes
+    out.writeByte(value.length);
+    out.write(value);
+    text(out, "step");
+    number(out, step + 1);
+    text(out, "total");
+    number(out, total + digest.records());
+    text(out, "next_offsets");
+    map(out, next.size());
+    for (Map.Entry<String, Map<Integer, Long>> topic : next.entrySet()) {
+      text(out, topic.getKey());
+      map(out, topic.getValue().size());
+      for (Map.Entry<Integer, Long> partition : topic.getValue().entrySet()) {
+        number(out, partition.getKey());
+        number(out, partition.getValue());
+      }
+    }
+    return bytes.toByteArray();
+  }
+
+  private static void number(DataOutputStream out, long value) throws IOException {
+    out.writeByte(0xcf); // unsigned, eight bytes
+    out.writeLong(value);
+  }
+
+  private static void text(DataOutputStream out, String value) throws IOException {
+    byte[] utf8 = value.getBytes(StandardCharsets.UTF_8);
+    out.writeByte(0xda); // less than 65,536 bytes
+    out.writeShort(utf8.length);
+    out.write(utf8);
+  }
+
+  private static void map(DataOutputStream out, int size) throws IOException {
+    out.writeByte(0xdf); // four bytes of size
+    out.writeInt(size);
+  }
+}

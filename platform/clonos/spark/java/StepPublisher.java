@@ -1,0 +1,344 @@
+package clonos;
+
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.InterruptException;
+
+/**
+ * Publishes the output of a live query in steps: small transactions with the rows of whole records and, as the last record, a
+ * marker with the next offset of each source partition.
+ *
+ * <p>A step takes all rows that wait, and the next one begins after its commit has returned. So the committed steps are a
+ * prefix of the output: a restart continues at the greatest marker, and computes nothing again. The steps use several lanes in
+ * turn, because a transaction right after a commit waits at the broker until that commit is complete.
+ *
+ * <p>The pause after a step follows from how long steps take: the busier the broker, the fewer and larger they are. A lone
+ * record neither waits nor causes a pause.
+ */
+public final class StepPublisher implements AutoCloseable, Runnable {
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final long WAITING_BYTES = 16L << 20; // then tasks wait
+  private static final int ROW_BYTES = 100; // of memory, besides its key and value
+  private static final int COMMIT_OFFSETS = 2; // a marker and the end of its transaction, in the log
+  private static final int SMOOTHING = 8; // of the moving average
+  private static final int PAUSE_PER_STEP = 2; // the pause, in durations of a step
+  private static final long SHORTEST_PAUSE_NANOS = 4_000_000L;
+  private static final long LONGEST_PAUSE_NANOS = 30_000_000L;
+  private static final long FIRST_STEP_NANOS = 3_000_000L; // the assumed duration
+
+  /** By run id of their query. */
+  private static final Map<String, StepPublisher> RUNNING = new ConcurrentHashMap<>();
+
+  private final String run;
+  private final String name;
+  private final long intervalNanos;
+  private final Thread thread;
+  private List<LaneProducer> producers = List.of();
+  private StepMarkers markers;
+  private Map<String, String> topicIds = Map.of();
+  private SpooledQuery points;
+
+  // What waits for the next step.
+  private List<ProducerRecord<byte[], byte[]>> rows = new ArrayList<>();
+  private RecordAges ages = new RecordAges();
+  private long agesSince = micros();
+  private long waitingBytes;
+  private long waitingRecords;
+  private long waitingLetters;
+
+  /** The next offset of each source partition: all records before it are in a step, or wait for one. */
+  private final Map<String, Map<Integer, Long>> next = new TreeMap<>();
+
+  private volatile boolean cut;
+  private volatile long pauseNanos;
+  private boolean publishing;
+  private boolean closed;
+  private volatile CarriedError failure;
+  private Figures figures = new Figures();
+
+  /**
+   * @param run run id of the query
+   * @param name for messages
+   * @param intervalMillis the least time between two steps
+   */
+  public StepPublisher(String run, String name, long intervalMillis) {
+    this.run = run;
+    this.name = name;
+    intervalNanos = intervalMillis * 1_000_000L;
+    thread = new Thread(this, "clonos-steps");
+    thread.setDaemon(true);
+    RUNNING.put(run, this);
+    thread.start();
+  }
+
+  static StepPublisher find(String run) {
+    StepPublisher publisher = RUNNING.get(run);
+    if (publisher == null) {
+      throw new IllegalStateException("this run of the query has ended");
+    }
+    return publisher;
+  }
+
+  /** What was published since the last report. Python reads it ({@code clonos_sinks.kafka.live.Steps}). */
+  private static final class Figures {
+    public long steps;
+    public long records;
+    public long deadLetters;
+    public long bytes;
+    public long longestMicros;
+    public final Map<Integer, Long> latencies = new TreeMap<>();
+    public Map<String, Map<Integer, Long>> next = Map.of();
+  }
+
+  /**
+   * Begins an epoch; no row waits.
+   *
+   * @param lanes open producers, one for each lane
+   * @param ends the end of each lane's partition of the log, as its owner knows it
+   * @param heads the markers of each lane, without the fields of a step
+   * @param topicIds the ids of the topics that may have records of the steps
+   */
+  public synchronized void begin(
+      List<LaneProducer> lanes,
+      String logTopic,
+      List<Integer> partitions,
+      List<? extends Number> ends,
+      List<byte[]> heads,
+      Map<String, String> topicIds) {
+    check();
+    producers = List.copyOf(lanes);
+    markers = new StepMarkers(logTopic, partitions, ends, heads);
+    this.topicIds = Map.copyOf(topicIds);
+    next.clear();
+    cut = false;
+  }
+
+  /** @param query receives the points of the protocol, in tests; null: none is reported */
+  synchronized void reportPointsTo(SpooledQuery query) {
+    points = query;
+  }
+
+  /** Takes the rows of a record that a task has computed: all records of the partition before `offset` are finished. */
+  void add(LiveRows finished, TopicPartition partition, long offset, long timestampMillis) {
+    synchronized (this) {
+      check();
+      while (waitingBytes > WAITING_BYTES) {
+        await();
+        check();
+      }
+      next.computeIfAbsent(partition.topic(), topic -> new TreeMap<>()).merge(partition.partition(), offset, Math::max);
+      if (timestampMillis >= 0) {
+        ages.count(agesSince - timestampMillis * 1000);
+      }
+      waitingRecords++;
+      boolean wake = rows.isEmpty() && !finished.records.isEmpty();
+      for (ProducerRecord<byte[], byte[]> row : finished.records) {
+        rows.add(row);
+        waitingBytes += ROW_BYTES + LaneProducer.bytes(row);
+      }
+      waitingLetters += finished.deadLetters;
+      if (wake) {
+        notifyAll();
+      }
+    }
+    finished.clear();
+  }
+
+  /** Ends the reading of the epoch's tasks. Any thread may call this. */
+  public void cut() {
+    cut = true;
+  }
+
+  /** Whether the epoch's tasks must end; fails if a step has failed. */
+  boolean isCut() {
+    CarriedError failed = failure;
+    if (failed != null) {
+      throw failed;
+    }
+    return cut;
+  }
+
+  long pauseNanos() {
+    return pauseNanos;
+  }
+
+  /** Waits until all rows are published. */
+  public synchronized void drain() {
+    while (failure == null && (publishing || !rows.isEmpty())) {
+      await();
+    }
+    check();
+  }
+
+  /** The offset of the newest marker of each lane; -1: it wrote none in this epoch. */
+  public synchronized List<Long> newestMarkers() {
+    return markers.newest();
+  }
+
+  /** Returns what was published since the last call, as JSON. */
+  public synchronized String take() throws JsonProcessingException {
+    Figures taken = figures;
+    figures = new Figures();
+    taken.next = next;
+    return JSON.writeValueAsString(taken);
+  }
+
+  private void check() {
+    if (failure != null) {
+      throw failure;
+    }
+    if (closed) {
+      throw new IllegalStateException("this run of the query has ended");
+    }
+  }
+
+  private void await() {
+    try {
+      wait();
+    } catch (InterruptedException stopped) {
+      throw new InterruptException(stopped);
+    }
+  }
+
+  private static long micros() {
+    return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
+  }
+
+  @Override
+  public void run() {
+    long endedAt = System.nanoTime() - LONGEST_PAUSE_NANOS;
+    long typical = FIRST_STEP_NANOS;
+    try {
+      while (true) {
+        Step step = awaitStep(endedAt);
+        if (step == null) {
+          return;
+        }
+        long began = System.nanoTime();
+        publish(step);
+        endedAt = System.nanoTime();
+        typical += (endedAt - began - typical) / SMOOTHING;
+        long pace = Math.max(SHORTEST_PAUSE_NANOS, Math.min(PAUSE_PER_STEP * typical, LONGEST_PAUSE_NANOS));
+        pauseNanos = Math.max(intervalNanos, step.inputRecords() > 1 ? pace : 0);
+        finish(step, endedAt - began);
+      }
+    } catch (Throwable failed) {
+      fail(failed);
+    }
+  }
+
+  /**
+   * The rows of one step.
+   *
+   * @param next the source offsets that its marker holds
+   */
+  private record Step(
+      List<ProducerRecord<byte[], byte[]>> rows,
+      Map<String, Map<Integer, Long>> next,
+      RecordAges ages,
+      long agesSince,
+      long inputRecords,
+      long deadLetters,
+      long bytes) {}
+
+  private synchronized Step awaitStep(long endedAt) throws InterruptedException {
+    while (rows.isEmpty() && !closed) {
+      wait();
+    }
+    for (long early = endedAt + pauseNanos - System.nanoTime();
+        early > 0 && !closed && !cut;
+        early = endedAt + pauseNanos - System.nanoTime()) {
+      wait(early / 1_000_000, (int) (early % 1_000_000));
+    }
+    if (closed) {
+      return null;
+    }
+    Map<String, Map<Integer, Long>> offsets = new TreeMap<>();
+    next.forEach((topic, partitions) -> offsets.put(topic, new TreeMap<>(partitions)));
+    Step step = new Step(rows, offsets, ages, agesSince, waitingRecords, waitingLetters, waitingBytes);
+    rows = new ArrayList<>();
+    ages = new RecordAges();
+    agesSince = micros();
+    waitingBytes = 0;
+    waitingRecords = 0;
+    waitingLetters = 0;
+    publishing = true;
+    notifyAll();
+    return step;
+  }
+
+  private void publish(Step step) throws Exception {
+    int lane = markers.nextLane();
+    LaneProducer producer = producers.get(lane);
+    boolean sent = false;
+    try {
+      RecordDigest digest = new RecordDigest();
+      producer.begin();
+      reach("step-begun", lane);
+      for (ProducerRecord<byte[], byte[]> row : step.rows()) {
+        digest.add(row);
+        producer.send(row);
+      }
+      reach("step-produced", lane);
+      producer.mark(markers.logTopic(), markers.partition(lane), markers.value(lane, digest, step.next()));
+      reach("step-marked", lane);
+      sent = true;
+      long offset = producer.commit(markers.end(lane), topicIds);
+      markers.committed(lane, offset, offset + COMMIT_OFFSETS, digest.records());
+      reach("step-committed", lane);
+    } catch (Exception failed) { // a commit of unknown outcome: the next claim reads the markers
+      if (!sent || failed instanceof LaneProducer.RecordFailed) {
+        producer.abortQuietly();
+      }
+      throw failed;
+    }
+  }
+
+  private synchronized void finish(Step step, long nanos) {
+    figures.steps++;
+    figures.records += step.rows().size();
+    figures.deadLetters += step.deadLetters();
+    figures.bytes += step.bytes();
+    figures.longestMicros = Math.max(figures.longestMicros, nanos / 1000);
+    step.ages().addLatencies(micros() - step.agesSince(), figures.latencies);
+    publishing = false;
+    notifyAll();
+  }
+
+  private synchronized void fail(Throwable failed) {
+    if (!closed) {
+      failure = KafkaFailure.typed(name, failed, "EpochFailed");
+    }
+    publishing = false;
+    notifyAll();
+  }
+
+  private void reach(String point, int lane) {
+    SpooledQuery query = points;
+    if (query != null) {
+      query.reach(point, lane);
+    }
+  }
+
+  /** Ends the publisher; the next owner of the lanes aborts a step in progress. */
+  @Override
+  public void close() {
+    synchronized (this) {
+      closed = true;
+      cut = true;
+      notifyAll();
+    }
+    RUNNING.remove(run, this);
+    producers.forEach(LaneProducer::close);
+    LiveReader.forget(run);
+  }
+}

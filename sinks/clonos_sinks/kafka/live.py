@@ -1,0 +1,155 @@
+"""Publishes the output of a live query in steps, each one transaction (`docs/protocol.md`, "A step").
+
+The steps use `LANES` lanes in turn: a transaction right after a commit of the same producer waits at the broker until that
+commit is complete. For each lane the driver opens a producer, which fences every earlier one, and then checks that it still
+owns the lane, as in `clonos_sinks.kafka.spooled`. The producers are kept for many epochs.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from clonos import faults
+from clonos.errors import BrokerUnavailable, EpochFailed
+from clonos.extend.lanes import require_owner
+from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.kafka import java_options
+from clonos.log.reading import SINGLE_RECORD_TRANSACTION
+from clonos.log.records import InputSlice, step_head
+from clonos.settings import KafkaSettings
+from clonos.spark.kafka_clients import JvmProducer, ProducerFailed
+from clonos.spark.lane_sink import EpochRows, TaskPlan, WriteLimits
+from clonos.spark.live import StepPublisher, Steps
+from clonos_sinks.kafka.lane import Lane, LaneSettings, producer_options
+
+LANES: Final = 3
+_LINGER: Final = {"linger.ms": "0"}  # a step is sent at once
+
+
+class LiveLanes:
+    """The lanes of a live query, as a `clonos.spark.lane_sink.EpochWriter`.
+
+    Args:
+        spark: The session.
+        kafka: The Kafka cluster.
+        settings: Those of the sink's lanes.
+        interval_ms: The least time between two steps.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, settings: LaneSettings, interval_ms: int) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._interval_ms = interval_ms
+        self._connection = java_options(kafka)
+        self.topic = settings.topic
+        self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
+        self._publisher: StepPublisher | None = None
+        self._producers: list[JvmProducer] = []
+        self._ends: list[int] = []
+        self.run_id = ""  # of the query; set before the first epoch
+
+    def frame(self, frame: DataFrame) -> DataFrame:
+        """Return the sink's frame: the JVM converts its rows to records."""
+        return frame
+
+    def lanes(self, _slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+        """Return the lanes, which have the steps in turn."""
+        return tuple(InputSlice("live", partition=lane, until=LANES) for lane in range(LANES))
+
+    def begin(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
+        """Open the lanes, unless an earlier epoch did, and let the tasks hand their rows to the publisher.
+
+        Raises:
+            Superseded: A newer generation owns a lane.
+            EpochFailed: A lane could not be opened.
+        """
+        lanes = self._settings.lanes(epoch)
+        if self._publisher is None:
+            self._open(lanes)
+        assert self._publisher is not None
+        try:
+            self._publisher.begin(
+                self._producers,
+                epoch.identity.log_topic,
+                [lane.assigned.log_partition for lane in lanes],
+                self._ends,
+                [step_head(lane.marker()) for lane in lanes],
+                epoch.topic_ids,
+            )
+        except ProducerFailed as failure:
+            raise failure.typed(f"The steps of {epoch.identity.query}", EpochFailed) from failure
+        plan = TaskPlan.of_all("LIVE", partitions)
+        return msgspec.structs.replace(plan, points=faults.armed(), live=self.run_id)
+
+    def _open(self, lanes: tuple[Lane, ...]) -> None:
+        def opened(lane: Lane) -> JvmProducer:
+            name = lane.transactional_id
+            options = self._connection | producer_options(lane, lane.timeout_ms) | _LINGER
+            producer = JvmProducer(self._spark, options | {"client.id": name, "transactional.id": name})
+            self._producers.append(producer)
+            try:
+                producer.init()
+            except ProducerFailed as failure:
+                raise failure.typed(f"No transaction could be opened as {name}", BrokerUnavailable) from failure
+            return producer
+
+        with ThreadPoolExecutor(len(lanes), "clonos-live") as pool:
+            producers = list(pool.map(opened, lanes))
+        self._producers = producers
+        self._ends = []
+        for lane in lanes:
+            tail = require_owner(lane.epoch, lane.assigned)
+            self._ends.append(max(tail.end if tail else -1, lane.assigned.log_end))
+        identity = lanes[0].identity
+        self._publisher = StepPublisher(self._spark, self.run_id, f"The steps of {identity.query}", self._interval_ms)
+
+    def rehearse(self, _epoch: SinkEpoch, partitions: int) -> TaskPlan:
+        """Let the tasks count their rows."""
+        return TaskPlan.of_all("COUNT", partitions)
+
+    def publish(self, epoch: SinkEpoch, _rows: EpochRows) -> list[LaneReport]:
+        """Wait until all rows of the epoch are published; the records are counted by `take`.
+
+        Raises:
+            EpochFailed: A step failed, or its outcome is unknown: the next claim reads the markers.
+        """
+        assert self._publisher is not None
+        try:
+            newest = self._publisher.drain()
+        except ProducerFailed as failure:
+            raise failure.typed(f"The steps of {epoch.identity.query}", EpochFailed) from failure
+        self._ends = [
+            end if offset < 0 else offset + SINGLE_RECORD_TRANSACTION
+            for offset, end in zip(newest, self._ends, strict=True)
+        ]
+        return [
+            LaneReport(lane, "published" if offset >= 0 else "empty", 0, b"", marker_offset=offset)
+            for lane, offset in enumerate(newest)
+        ]
+
+    def take(self) -> Steps:
+        """Return what was published since the last call."""
+        assert self._publisher is not None
+        return self._publisher.take()
+
+    def cut(self) -> None:
+        """Let the tasks of the epoch end."""
+        if self._publisher is not None:
+            self._publisher.cut()
+
+    def discard(self) -> None:
+        """Close the publisher and its producers; the next epoch opens new ones."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+        for producer in self._producers:
+            producer.close()
+        self._producers = []
+
+    def close(self) -> None:
+        """Release the lanes after the query has ended."""
+        self.discard()

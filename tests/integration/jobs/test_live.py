@@ -1,0 +1,231 @@
+"""Live queries publish each record in a step, exactly once; a start continues behind the greatest marker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import clonos
+from clonos import faults
+from clonos.driver.options import RunOptions
+from clonos.driver.states import DriverState
+from clonos.errors import SpecError
+from clonos.faults import STEP_POINTS
+from clonos.jobs.context import JobContext
+from clonos.jobs.definition import JobFunction
+from clonos.kafka import client_config
+from clonos.log.control import known_control
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually, read_committed
+from support.driver_thread import DriverThread
+
+MakeTopic = Callable[..., str]
+
+
+class Copy:
+    """A job that copies a topic of three partitions, without the records that start with ``x``."""
+
+    def __init__(self, kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+        self.source, self.out = make_topic(3, "in"), make_topic(2, "out")
+        self._kafka = kafka
+        self._producer = Producer(client_config(kafka, linger_ms=0))
+        self.sent: list[str] = []
+        source, out = self.source, self.out
+
+        def function(ctx: JobContext) -> None:
+            rows = ctx.source(source).select("key", F.col("value").cast("string").alias("value"))
+            ctx.sink(rows.where(~F.col("value").startswith("x")), topic=out, name="out")
+
+        self.function: JobFunction = function
+
+    def send(self, *values: str) -> None:
+        for value in values:
+            # By key, so that the order of a partition can be read from the output.
+            partition = len(self.sent) % 3
+            self._producer.produce(self.source, value, key=str(partition), partition=partition)
+            self.sent.append(value)
+        assert self._producer.flush(30) == 0
+
+    def send_numbers(self, count: int) -> None:
+        self.send(*(f"r{len(self.sent) + number}" for number in range(count)))
+
+    def published(self) -> list[tuple[str, str]]:
+        records = read_committed(self._kafka, self.out)
+        return [((record.key() or b"").decode(), (record.value() or b"").decode()) for record in records]
+
+    def faults(self) -> dict[str, object]:
+        """What is lost, repeated or out of order; empty: nothing is."""
+        expected = Counter(value for value in self.sent if not value.startswith("x"))
+        published = self.published()
+        found = Counter(value for _, value in published)
+        disordered = [
+            key
+            for key in {key for key, _ in published}
+            if (numbers := [int(value[1:]) for name, value in published if name == key]) != sorted(numbers)
+        ]
+        problems = {"lost": expected - found, "repeated": found - expected, "out of order": disordered}
+        return {name: problem for name, problem in problems.items() if problem}
+
+    def is_published(self) -> bool:
+        return len(self.published()) >= sum(not value.startswith("x") for value in self.sent)
+
+
+@pytest.fixture
+def copy(kafka: KafkaSettings, make_topic: MakeTopic) -> Copy:
+    return Copy(kafka, make_topic)
+
+
+@pytest.fixture
+def live(spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path) -> Iterator[Callable[..., DriverThread]]:
+    """Starts a job in a driver, by default a live one."""
+    started: list[DriverThread] = []
+
+    def start(function: JobFunction, *, mode: str = "live", **trigger: str) -> DriverThread:
+        options = RunOptions(checkpoint=str(tmp_path / "checkpoint"))
+        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode, **trigger})
+        started.append(thread)
+        return thread
+
+    yield start
+    for thread in started:
+        thread.driver.stop()
+        thread.join(60)
+
+
+def stop(thread: DriverThread) -> None:
+    thread.driver.stop()
+    thread.join(60)
+    assert thread.failure is None
+    assert thread.driver.state is DriverState.STOPPED
+
+
+def test_records_are_published_while_their_epoch_lasts(
+    kafka: KafkaSettings, copy: Copy, live: Callable[..., DriverThread], name: str
+) -> None:
+    copy.send_numbers(30)
+    thread = live(copy.function)
+    thread.await_(copy.is_published, "the first records are published")
+    for _ in range(5):
+        copy.send_numbers(7)
+        copy.send("x")
+        thread.await_(copy.is_published, "later records are published in the same epoch")
+    state = known_control(kafka, name)
+    assert state is not None
+    assert state.committed.get("out", -1) == -1, "the epoch lasts"
+    assert copy.faults() == {}
+    stop(thread)
+    (reported,) = {event["epoch"] for event in thread.events if event["event"] == "epoch"}
+    assert reported == 0
+    epochs = [event for event in thread.events if event["event"] == "epoch"]
+    assert sum(event["records_in"] for event in epochs) == len(copy.sent)
+    assert sum(event["records_out"] for event in epochs) == len(copy.published())
+    assert sum(sum(event["latencies"].values()) for event in epochs) == len(copy.sent)
+
+    copy.send_numbers(10)
+    again = live(copy.function)
+    again.await_(copy.is_published, "the next start continues")
+    stop(again)
+    assert copy.faults() == {}
+    state = known_control(kafka, name)
+    assert state is not None
+    assert state.committed["out"] == 1
+
+
+@pytest.mark.parametrize("point", STEP_POINTS)
+def test_a_step_that_fails_is_neither_lost_nor_repeated(
+    copy: Copy, live: Callable[..., DriverThread], tmp_path: Path, point: str
+) -> None:
+    """The driver claims again, ends the epoch at its greatest marker, and continues there."""
+    copy.send_numbers(20)
+    with faults.injecting(f"{point},lane=1:raise", tmp_path / "faults"):  # the second step
+        thread = live(copy.function)
+        thread.await_(copy.is_published, "the first records are published")
+        copy.send_numbers(20)
+        thread.await_(lambda: (tmp_path / "faults").exists(), "a step fails")
+        copy.send_numbers(20)
+        thread.await_(copy.is_published, "the job continues")
+    assert copy.faults() == {}
+    assert [event["event"] for event in thread.events if event["event"] == "restart"] == ["restart"]
+    assert any("ended the live epoch 0" in str(event) for event in thread.events if event["event"] == "reconciled")
+    stop(thread)
+    assert copy.faults() == {}
+
+
+def test_a_job_changes_its_mode(copy: Copy, live: Callable[..., DriverThread]) -> None:
+    for mode in ("epochs", "live", "epochs", "auto"):
+        copy.send_numbers(12)
+        thread = live(copy.function, mode=mode)
+        thread.await_(copy.is_published, f"the records are published in mode {mode}")
+        stop(thread)
+        assert copy.faults() == {}
+
+
+def test_an_epoch_in_doubt_is_replayed_before_the_query_runs_live(
+    copy: Copy, live: Callable[..., DriverThread], tmp_path: Path
+) -> None:
+    copy.send_numbers(15)
+    thread = live(copy.function, mode="epochs")
+    with faults.injecting("lane-marked:raise", tmp_path / "faults"):
+        thread.await_(lambda: (tmp_path / "faults").exists(), "an epoch fails")
+        thread.driver.stop()
+        thread.join(60)
+    again = live(copy.function)
+    copy.send_numbers(15)
+    again.await_(copy.is_published, "the epoch and the later records are published")
+    again.await_(
+        lambda: any(event["event"] == "mode" and event["live"] for event in again.events), "the query runs live"
+    )
+    stop(again)
+    assert copy.faults() == {}
+
+
+def test_a_driver_that_another_one_replaced_publishes_nothing(copy: Copy, live: Callable[..., DriverThread]) -> None:
+    copy.send_numbers(9)
+    first = live(copy.function)
+    first.await_(copy.is_published, "the first driver publishes")
+    second = live(copy.function)
+    copy.send_numbers(9)
+    second.await_(lambda: first.driver.state is DriverState.SUPERSEDED, "the first driver is superseded")
+    second.await_(copy.is_published, "the second driver continues")
+    stop(second)
+    assert copy.faults() == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "because"),
+    [
+        (lambda rows: rows.dropDuplicates(["value"]), "the operator Deduplicate"),
+        (lambda rows: rows.select(F.current_timestamp().cast("string").alias("value")), "CurrentTimestamp"),
+        (
+            lambda rows: rows.select(clonos.udf("string")(lambda value: value)("value").alias("value")),
+            "Python function",
+        ),
+        (lambda rows: rows.repartition(3), "the operator Repartition"),
+    ],
+)
+def test_a_query_that_cannot_run_live_says_why(
+    kafka: KafkaSettings, copy: Copy, live: Callable[..., DriverThread], change: Callable[..., object], because: str
+) -> None:
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select(F.col("value").cast("string").alias("value"))
+        ctx.sink(change(rows), topic=copy.out, name="out")  # type: ignore[arg-type]
+
+    refused = live(function)
+    refused.join(60)
+    assert isinstance(refused.failure, SpecError)
+    assert because in refused.failure.what
+
+    copy.send("r0")
+    thread = live(function, mode="auto")
+    thread.await_(lambda: len(copy.published()) == 1, "it runs in epochs")
+    (mode,) = [event for event in thread.events if event["event"] == "mode"]
+    assert (mode["live"], because in mode["because"]) == (False, True)
+    stop(thread)
