@@ -25,10 +25,11 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
 # clonos_cluster, spark_cluster: on a standalone cluster.
-# clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
+# clonos_live: in steps instead of epochs. clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
 # cluster. flink_tuned, quix_tuned: with settings for short latencies and restarts.
 Subject = Literal[
     "clonos",
+    "clonos_live",
     "clonos_local",
     "clonos_cluster",
     "clonos_atomic",
@@ -40,7 +41,7 @@ Subject = Literal[
     "quix",
     "quix_tuned",
 ]
-SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
+SUBJECTS: tuple[Subject, ...] = ("clonos", "clonos_live", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
 _SAMPLE_S = 0.5
@@ -212,6 +213,8 @@ def _command(
     if subject == "clonos_cluster" or subject == "clonos_atomic":
         assert cluster is not None
         place = cluster.spec() | ({"delivery": "atomic-epoch"} if subject == "clonos_atomic" else {})
+    elif subject == "clonos_live":
+        place = {"trigger": {"mode": "auto" if kind == "service" else "live"}}
     elif subject == "clonos_local":
         assert cluster is not None
         place = {"master": f"local[{cluster.executors}]"}

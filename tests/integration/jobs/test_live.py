@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +15,15 @@ import clonos
 from clonos import faults
 from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
-from clonos.errors import SpecError
+from clonos.errors import SpecError, Superseded
 from clonos.faults import STEP_POINTS
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
+from clonos.log.claiming import claim
 from clonos.log.control import known_control
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import eventually, read_committed
+from clonos.testing.harness import read_committed
 from support.driver_thread import DriverThread
 
 MakeTopic = Callable[..., str]
@@ -187,14 +186,20 @@ def test_an_epoch_in_doubt_is_replayed_before_the_query_runs_live(
     assert copy.faults() == {}
 
 
-def test_a_driver_that_another_one_replaced_publishes_nothing(copy: Copy, live: Callable[..., DriverThread]) -> None:
+def test_a_driver_that_another_one_replaced_publishes_nothing(
+    kafka: KafkaSettings, copy: Copy, live: Callable[..., DriverThread], name: str
+) -> None:
     copy.send_numbers(9)
     first = live(copy.function)
     first.await_(copy.is_published, "the first driver publishes")
-    second = live(copy.function)
+    before = copy.published()
+    claim(kafka, name)
     copy.send_numbers(9)
-    second.await_(lambda: first.driver.state is DriverState.SUPERSEDED, "the first driver is superseded")
-    second.await_(copy.is_published, "the second driver continues")
+    first.join(60)
+    assert isinstance(first.failure, Superseded)
+    assert copy.published() == before
+    second = live(copy.function)
+    second.await_(copy.is_published, "the next driver continues")
     stop(second)
     assert copy.faults() == {}
 
