@@ -25,7 +25,8 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
 # clonos_cluster, spark_cluster: on a standalone cluster.
-# clonos_live: in steps instead of epochs. clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
+# clonos_live: in steps instead of epochs.
+# clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
 # cluster. flink_tuned, quix_tuned: with settings for short latencies and restarts.
 Subject = Literal[
     "clonos",

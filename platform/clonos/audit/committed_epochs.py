@@ -16,7 +16,7 @@ class CommittedEpoch(NamedTuple):
 
     query: str
     epoch: int
-    total: Sum
+    total: Sum  # of a step of a live epoch: up to that step
 
 
 _EpochKey = tuple[int, str, int]  # lineage, query, epoch
@@ -37,6 +37,8 @@ class CommittedEpochs:
         self._history = History(kafka, job)
         self._markers: dict[_EpochKey, dict[tuple[int, int], Marker]] = {}
         self._waiting: list[EpochCommitted] = []
+        self._steps: dict[_EpochKey, dict[int, Marker]] = {}
+        self._counted_steps: dict[_EpochKey, int] = {}  # the newest step that is counted
         self._counted: set[_EpochKey] = set()
         self.at_least_once = False  # whether a query delivers at least once: it writes no markers
         # The committed epochs whose markers are all visible; the first one stands for the beginning.
@@ -95,6 +97,10 @@ class CommittedEpochs:
         self._lineage = max(self._lineage, lineage)
 
     def _add(self, marker: Marker) -> None:
+        if marker.step:
+            if marker.step > self._counted_steps.get(_key(marker), 0):
+                self._steps.setdefault(_key(marker), {})[marker.step] = marker
+            return
         if _key(marker) in self._counted:
             return
         lanes = self._markers.setdefault(_key(marker), {})
@@ -104,11 +110,21 @@ class CommittedEpochs:
         lanes[marker.lane, marker.step] = marker
 
     def _count(self) -> None:
-        """Add the committed epochs whose markers are visible."""
+        """Add the committed epochs whose markers are visible, and the steps of live epochs."""
+        for key, steps in sorted(self._steps.items()):
+            _, query, epoch = key
+            counted = self._counted_steps.get(key, min(steps, default=1) - 1)
+            while (marker := steps.pop(counted + 1, None)) is not None:
+                self._counted_steps[key] = counted = marker.step
+                published = Sum(marker.records, int.from_bytes(marker.digest[8:]))
+                self.epochs.append(CommittedEpoch(query, epoch, self.epochs[-1].total.plus(published)))
         if not self.complete and len(self.epochs) == 1:
             del self._waiting[: self._truncated()]
         while self._waiting:
             commit = self._waiting[0]
+            if commit.offsets:  # of a live epoch, whose steps are counted
+                del self._waiting[0]
+                continue
             published = self._published(commit)
             if published.records < commit.records:
                 return
@@ -126,7 +142,7 @@ class CommittedEpochs:
         begun: set[str] = set()  # queries that have a commit with its markers
         truncated = 0
         for number, commit in enumerate(self._waiting, 1):
-            if commit.query in begun or not commit.records:
+            if commit.query in begun or not commit.records or commit.offsets:
                 continue
             if self._published(commit).records >= commit.records:
                 begun.add(commit.query)

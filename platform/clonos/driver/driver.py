@@ -149,8 +149,12 @@ class Driver:
         return [running.stream for running in self._running if running.stream is not None]
 
     def busy(self) -> set[str]:
-        """Return the queries that have an epoch in progress."""
-        return {running.query.name for running in self._running if running.runner.busy.locked()}
+        """Return the queries that have an epoch in progress which has input; a live epoch lasts without input too."""
+        return {
+            running.query.name
+            for running in self._running
+            if running.runner.busy.locked() and not running.runner.epoch_s
+        }
 
     def run_id(self, query: str) -> str | None:
         """Spark's id of a query's newest run; None before its start."""

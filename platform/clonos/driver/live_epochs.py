@@ -11,9 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final, Protocol, runtime_checkable
-
-from pyspark.sql import SparkSession
+from typing import Any, Final
 
 from clonos.causal.logical_plan import logical_plan, mentions
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
@@ -28,13 +26,14 @@ from clonos.jobs.spec import Trigger
 from clonos.log.claiming import Ownership
 from clonos.log.records import EpochCommitted, InputSlice, Marker
 from clonos.settings import KafkaSettings
-from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan
-from clonos.spark.live import COMMIT, Steps, first_offsets, offset_entry, source_line
+from clonos.spark.lane_sink import EpochRows, TaskPlan
+from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, first_offsets, offset_entry, source_line
 from clonos.spark.session import local_task_failures
 from clonos.telemetry.driver_events import Epoch
 
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
 _REPORT_S: Final = 1.0
+_STEPS_RETAINED: Final = 50_000  # whose markers are in the log, of 200 to 300 bytes each
 # Operators whose output for a record follows from that record alone, in the task that reads it.
 _OPERATORS: Final = frozenset(
     {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "StreamingRelationV2"}
@@ -55,30 +54,6 @@ _LIMITS: Final = (
     "maxrecordsperpartition",
     "endingtimestamp",
 )
-
-
-class LiveWriter(EpochWriter, Protocol):
-    """Publishes live epochs in steps."""
-
-    run_id: str
-    """``StreamingQuery.runId``; set before the first epoch."""
-
-    def take(self) -> Steps:
-        """Return what was published since the last call."""
-
-    def cut(self) -> None:
-        """Let the tasks of the epoch end."""
-
-
-@runtime_checkable
-class LiveSink(Protocol):
-    """A sink that can publish in steps."""
-
-    def live_writer(self, spark: SparkSession, kafka: KafkaSettings) -> LiveWriter:
-        """Create the writer of one start of a live query."""
-
-    def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
-        """Return why the sink cannot publish in steps; empty: it can."""
 
 
 def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
@@ -118,6 +93,7 @@ class LiveRunner(EpochRunner):
         super().__init__(*arguments, **named)
         self._offsets: Progress = {}  # next offsets, as reported
         self._records = 0  # of the epoch's output, as reported
+        self._untruncated = 0  # steps since the log was truncated
         self._ended = threading.Event()
         self._reporting = threading.Lock()
 
@@ -168,6 +144,7 @@ class LiveRunner(EpochRunner):
             return
         self._offsets = merged(self._offsets, steps.next)
         self._records += steps.records
+        self._untruncated += steps.steps
         self._on_progress(name, self._offsets)
         self._emit(
             Epoch(
@@ -201,9 +178,11 @@ class LiveRunner(EpochRunner):
         with self._own.lock:
             end_epoch(self._own, begun.plan.query, epoch, self._end_entry(begun), self._records)
         reach("epoch-committed", query=name, epoch=epoch, replay=False)
-        self._writer.discard()  # the renewed claims fence its producers
-        with self._own.lock:
-            self._truncate(name)
+        if self._untruncated >= _STEPS_RETAINED:
+            self._untruncated = 0
+            self._writer.discard()  # the renewed claims fence its producers
+            with self._own.lock:
+                self._truncate(name)
         reach("epoch-done", query=name, epoch=epoch, replay=False)
         self.finished += 1
         if self.last_epoch is not None and epoch >= self.last_epoch:

@@ -11,7 +11,7 @@ from clonos.driver.continuity import check_sink_topic
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.finished_topics import finished_topics, with_replay, without
 from clonos.driver.job_graph import published_topics
-from clonos.driver.live_epochs import LiveRunner, LiveSink, LiveWriter, epochs_because
+from clonos.driver.live_epochs import LiveRunner, epochs_because
 from clonos.driver.options import RunOptions
 from clonos.driver.positions import Positions
 from clonos.driver.repeatable import streaming_scans
@@ -29,6 +29,7 @@ from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.claiming import Ownership
 from clonos.log.records import Resolution
 from clonos.spark.lane_sink import EpochWriter
+from clonos.spark.live import LiveSink, LiveWriter
 from clonos.telemetry.driver_events import Graph, Mode, Reconciled, Resolved, StaticInputUnpinned, TopicCreatedAgain
 from clonos.telemetry.events import Emit
 

@@ -159,8 +159,8 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     topic_ids: dict[str, str] = {}
     static_inputs: dict[str, str] = {}  # location of files that the query is joined with → their fingerprint
     finished_topics: frozenset[str] = frozenset()  # topics of a pattern that the epoch reads to the end
-    # Whether the epoch is published in steps while its tasks read. Its ranges are empty, and `offsets` is the entry before
-    # the epoch; once it has ended, its own.
+    # Whether the epoch is published in steps while its tasks read. Its ranges are empty, and `offsets` is the entry
+    # before the epoch; once it has ended, its own.
     live: bool = False
     # Above 0: the epoch reads and publishes nothing; it repartitions the query's state into this many partitions.
     rescaled_to: int = 0
@@ -272,7 +272,7 @@ def marker_head(marker: Marker) -> bytes:
 
 
 def step_head(marker: Marker) -> bytes:
-    """Return a marker as a Kafka value without its fields from `records` on, which `clonos.StepMarkers` appends in Java."""
+    """Return a marker as a Kafka value without its fields from `records` on: `clonos.StepMarkers` appends them."""
     whole = replace(marker, records=0, digest=b"", step=1, total=1, next_offsets={"": {}})
     tail = {"records": 0, "digest": b"", "step": 1, "total": 1, "next_offsets": {"": {}}}
     return encode(whole).removesuffix(_encoder.encode(tail)[1:])

@@ -74,8 +74,8 @@ class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
     """What the tasks of an epoch do with their rows."""
 
     # By Spark's partition index. ``PUBLISH``: the task publishes its lane. ``SEND``: the driver gets the rows.
-    # ``COUNT``: the rows are published; they are only counted and compared. ``LIVE``: the `StepPublisher` of `live` gets
-    # the rows of each record as soon as they are computed.
+    # ``COUNT``: the rows are published; they are only counted and compared.
+    # ``LIVE``: the `StepPublisher` of `live` gets the rows of each record as soon as they are computed.
     rows: tuple[Rows, ...]
     lanes: LanePass | None = None  # how tasks publish; None: no task does
     # Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.

@@ -1,18 +1,20 @@
-"""Live epochs: Spark's real-time mode, in which tasks read until the epoch is ended (`clonos.StepPublisher` in Java)."""
+"""Live epochs: Spark's real-time mode, in which tasks read until the epoch is ended (Java: `clonos.StepPublisher`)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from clonos.extend.source import Progress
+from clonos.settings import KafkaSettings
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer, failures
+from clonos.spark.lane_sink import EpochWriter
 
 # Spark refuses other sources and sinks than its own, although its interfaces are open.
 SETTINGS: Final = {"spark.sql.streaming.realTimeMode.allowlistCheck": "false"}
@@ -93,13 +95,37 @@ class StepPublisher:
             self._java.close()
 
 
+class LiveWriter(EpochWriter, Protocol):
+    """Publishes live epochs in steps."""
+
+    run_id: str
+    """``StreamingQuery.runId``; set before the first epoch."""
+
+    def take(self) -> Steps:
+        """Return what was published since the last call."""
+
+    def cut(self) -> None:
+        """Let the tasks of the epoch end."""
+
+
+@runtime_checkable
+class LiveSink(Protocol):
+    """A sink that can publish in steps."""
+
+    def live_writer(self, spark: SparkSession, kafka: KafkaSettings) -> LiveWriter:
+        """Create the writer of one start of a live query."""
+
+    def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
+        """Return why the sink cannot publish in steps; empty: it can."""
+
+
 def first_offsets(spark: SparkSession, run_id: str) -> Progress:
     """Return the offsets at which the newest live epoch of a running query begins: topic → partition → offset."""
     return _progress.decode(jvm_of(spark).clonos.RepeatableKafka.liveStarts(run_id))
 
 
 def offset_entry(spark: SparkSession, query: Any, timestamp_ms: int, offsets: Progress) -> str:
-    """Return an entry of Spark's offset log for a running query (`clonos.spark.internals.running_query`) of one source."""
+    """Return an entry of Spark's offset log for a running query of one source; `query` is the JVM's."""
     package = jvm_of(spark).org.apache.spark.sql.execution.streaming.checkpointing
     metadata = json.loads(package.OffsetSeqMetadata.apply(0, timestamp_ms, query.sparkSession().conf()).json())
     # Without a value a setting is null, which Spark would set at the next start.

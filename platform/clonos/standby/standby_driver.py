@@ -235,10 +235,13 @@ class Standby:
         """Pass the progress of the job's driver to the lag meter: the plan of the newest epoch holds it."""
         state = self._prepared.state
         for query, epoch in state.committed.items():
-            plan = state.plan(query, epoch)
-            if plan is not None and self._metered_epochs.get(query) != epoch:
-                self._metered_epochs[query] = epoch
-                self._meter.note(query, progress_of(plan.offsets))
+            newest = state.newest_plan(query)
+            running = state.plan(query, newest) if newest > epoch else None
+            is_live = running is not None and running.live  # its steps are not in control: no stall can be seen
+            plan = running if is_live else state.plan(query, epoch)
+            if plan is not None and self._metered_epochs.get(query) != plan.epoch:
+                self._metered_epochs[query] = plan.epoch
+                self._meter.note(query, {} if is_live else progress_of(plan.offsets))
 
     def _follow(self) -> None:
         """Read the new control records, so that a takeover reads only later ones."""

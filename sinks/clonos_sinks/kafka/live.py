@@ -1,8 +1,8 @@
 """Publishes the output of a live query in steps, each one transaction (`docs/protocol.md`, "A step").
 
-The steps use `LANES` lanes in turn: a transaction right after a commit of the same producer waits at the broker until that
-commit is complete. For each lane the driver opens a producer, which fences every earlier one, and then checks that it still
-owns the lane, as in `clonos_sinks.kafka.spooled`. The producers are kept for many epochs.
+The steps use `LANES` lanes in turn: a transaction right after a commit of the same producer waits at the broker until
+that commit is complete. For each lane the driver opens a producer, which fences every earlier one, and then checks that
+it still owns the lane, as in `clonos_sinks.kafka.spooled`. The producers are kept for many epochs.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, LaneSettings
 from clonos_sinks.kafka.limits import Limits, broker_settings, read_limits
 
 if TYPE_CHECKING:
-    from clonos.driver.live_epochs import LiveWriter
     from clonos.spark.lane_sink import EpochWriter
+    from clonos.spark.live import LiveWriter
 
 _MAX_TIMEOUT_MS: Final = 900_000  # Kafka's default of ``transaction.max.timeout.ms``
 _ANSWER_S: Final = 15.0
@@ -129,7 +129,7 @@ class KafkaSink:
         )
 
     def live_writer(self, spark: SparkSession, kafka: KafkaSettings) -> LiveWriter:
-        """Create the writer of one start of a live query (`clonos.driver.live_epochs.LiveSink`)."""
+        """Create the writer of one start of a live query (`clonos.spark.live.LiveSink`)."""
         from clonos_sinks.kafka.live import LiveLanes
 
         return LiveLanes(spark, kafka, self._lane_settings(), 0)

@@ -90,7 +90,7 @@ def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
     queries: list[Any] = [
         SimpleNamespace(
             query=SimpleNamespace(name=name, interval_ms=0),
-            runner=SimpleNamespace(published=False, busy=threading.Lock()),
+            runner=SimpleNamespace(published=False, busy=threading.Lock(), epoch_s=0),
             begin_offsets={"t": {0: 1}},
             start=lambda *_: None,
         )
@@ -143,7 +143,9 @@ class Stream:
 
 def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) -> running_module.Running:
     monkeypatch.setattr(running_module, "runs_without_input", lambda _frame: True)
-    runner: Any = SimpleNamespace(idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock())
+    runner: Any = SimpleNamespace(
+        idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock(), cut=lambda: None
+    )
     query: Any = SimpleNamespace(name="out", frame=None)
     writer: Any = SimpleNamespace(close=lambda: None)
     running = running_module.Running(query, "", runner, {}, writer)

@@ -35,7 +35,7 @@ import org.apache.spark.sql.kafka010.KafkaRecordToRowConverter;
 final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private static final long LONGEST_POLL_NANOS = 100_000_000L; // a cut is noticed within this time
   private static final long LONGEST_GAP_NANOS = 1_000_000_000L;
-  private static final int EXPECTED_RECORDS = 3; // so many in a pause of the publisher make a fetch wait
+  private static final int EXPECTED_RECORDS = 3; // if it expects these in a pause of the publisher, a fetch waits
   private static final int SMOOTHING = 8; // of the moving average
 
   /** Consumers between two epochs. */

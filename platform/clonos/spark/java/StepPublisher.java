@@ -63,7 +63,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   private boolean publishing;
   private boolean closed;
   private volatile CarriedError failure;
-  private Figures figures = new Figures();
+  private Figures figures = Figures.NONE;
 
   /**
    * @param run run id of the query
@@ -88,15 +88,38 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     return publisher;
   }
 
-  /** What was published since the last report. Python reads it ({@code clonos_sinks.kafka.live.Steps}). */
-  private static final class Figures {
-    public long steps;
-    public long records;
-    public long deadLetters;
-    public long bytes;
-    public long longestMicros;
-    public final Map<Integer, Long> latencies = new TreeMap<>();
-    public Map<String, Map<Integer, Long>> next = Map.of();
+  /**
+   * What was published since the last report. Python reads it ({@code clonos.spark.live.Steps}).
+   *
+   * @param latencies class of an end-to-end latency, number of input records
+   * @param next by topic and partition: the next offset that the tasks read
+   */
+  private record Figures(
+      long steps,
+      long records,
+      long deadLetters,
+      long bytes,
+      long longestMicros,
+      Map<Integer, Long> latencies,
+      Map<String, Map<Integer, Long>> next) {
+    static final Figures NONE = new Figures(0, 0, 0, 0, 0, Map.of(), Map.of());
+
+    Figures with(Step step, long micros) {
+      Map<Integer, Long> all = new TreeMap<>(latencies);
+      step.ages().addLatencies(micros() - step.agesSince(), all);
+      return new Figures(
+          steps + 1,
+          records + step.rows().size(),
+          deadLetters + step.deadLetters(),
+          bytes + step.bytes(),
+          Math.max(longestMicros, micros),
+          all,
+          next);
+    }
+
+    Figures at(Map<String, Map<Integer, Long>> newest) {
+      return new Figures(steps, records, deadLetters, bytes, longestMicros, latencies, newest);
+    }
   }
 
   /**
@@ -186,9 +209,8 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   /** Returns what was published since the last call, as JSON. */
   public synchronized String take() throws JsonProcessingException {
-    Figures taken = figures;
-    figures = new Figures();
-    taken.next = next;
+    Figures taken = figures.at(next);
+    figures = Figures.NONE;
     return JSON.writeValueAsString(taken);
   }
 
@@ -304,12 +326,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   }
 
   private synchronized void finish(Step step, long nanos) {
-    figures.steps++;
-    figures.records += step.rows().size();
-    figures.deadLetters += step.deadLetters();
-    figures.bytes += step.bytes();
-    figures.longestMicros = Math.max(figures.longestMicros, nanos / 1000);
-    step.ages().addLatencies(micros() - step.agesSince(), figures.latencies);
+    figures = figures.with(step, nanos / 1000);
     publishing = false;
     notifyAll();
   }

@@ -10,7 +10,6 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.Uuid;
 import org.apache.spark.TaskContext;
-import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.kafka010.KafkaBatchPartitionReader;
 import org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumer;
 import scala.Option;

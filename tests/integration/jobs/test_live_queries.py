@@ -13,6 +13,9 @@ from pyspark.sql import functions as F
 
 import clonos
 from clonos import faults
+from clonos.audit.output_audit import audit_output
+from clonos.driver import live_epochs
+from clonos.driver.live_epochs import LiveRunner
 from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
 from clonos.errors import SpecError, Superseded
@@ -136,6 +139,50 @@ def test_records_are_published_while_their_epoch_lasts(
     state = known_control(kafka, name)
     assert state is not None
     assert state.committed["out"] == 1
+
+
+def test_epochs_follow_each_other_and_the_log_is_truncated(
+    kafka: KafkaSettings,
+    copy: Copy,
+    live: Callable[..., DriverThread],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LiveRunner, "epoch_s", 5)  # the shortest that Spark takes
+    monkeypatch.setattr(live_epochs, "_STEPS_RETAINED", 0)
+    thread = live(copy.function)
+
+    def third_epoch() -> bool:
+        copy.send_numbers(2)
+        state = known_control(kafka, name)
+        return state is not None and state.committed.get("out", -1) >= 1
+
+    thread.await_(third_epoch, "two epochs have ended")
+    thread.await_(copy.is_published, "all is published")
+    stop(thread)
+    assert copy.faults() == {}
+    assert sum(event["event"] == "truncated" for event in thread.events) >= 2
+
+
+def test_the_steps_of_a_live_query_are_verified(
+    kafka: KafkaSettings, copy: Copy, live: Callable[..., DriverThread], name: str
+) -> None:
+    for _ in range(2):
+        copy.send_numbers(20)
+        thread = live(copy.function)
+        thread.await_(copy.is_published, "the records are published")
+        copy.send_numbers(5)
+        thread.await_(copy.is_published, "more steps are published")
+        running = audit_output(kafka, name, seconds=1)
+        assert running.clean, running
+        stop(thread)
+    result = audit_output(kafka, name, seconds=1)
+    assert result.clean, result
+    assert (result.verified, result.records) == ({"out": (0, 1)}, 50)
+    producer = Producer(client_config(kafka))
+    producer.produce(copy.out, b"r7", b"1")
+    assert producer.flush(30) == 0
+    assert not audit_output(kafka, name, seconds=1).clean
 
 
 @pytest.mark.parametrize("point", STEP_POINTS)

@@ -1,0 +1,19 @@
+"""A query that can run live."""
+
+from pyspark.sql import functions as F
+
+import clonos
+
+
+@clonos.job(name="live")
+def live(ctx):
+    records = ctx.source(ctx.params["input"]).withColumn("word", F.col("value").cast("string"))
+    key = F.concat_ws("-", "topic", "partition", "offset")
+    verdict = F.struct(F.lit(0).alias("epoch"), F.lit("").alias("answer"), key.alias("uuid"))
+    value = F.to_json(F.struct("word", "topic", "partition", "offset", verdict.alias("verdict")))
+    ctx.sink(
+        records.select(F.concat_ws("-", "topic", "partition").alias("key"), value.alias("value")),
+        topic=ctx.params["output"],
+        name="out",
+        transaction_timeout_ms=5_000,
+    )

@@ -1,0 +1,72 @@
+"""Kill and pause drivers of a live query at each point of a step, and at random times: nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from drivers import JOBS, SUPERSEDED, Driver, Feeder, JobRun, Published, caught_up
+
+from clonos.faults import STEP_POINTS
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually, has_open_transaction
+
+
+@pytest.fixture
+def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path) -> Iterator[JobRun]:
+    params = {"input": make_topic(3, "in"), "output": make_topic(2, "out")}
+    run = JobRun(kafka, name, tmp_path / "home", JOBS / "live.py", params, {"trigger": {"mode": "live"}})
+    yield run
+    run.end()
+
+
+def resumed(zombie: Driver) -> None:
+    zombie.resume()
+    assert zombie.wait() == SUPERSEDED, zombie.tail()
+
+
+@pytest.mark.turn(2, 10)
+@pytest.mark.chaos(
+    fault="SIGKILL, SIGSTOP in a step, SIGKILL at any time", target="driver", topology="clonos run, live"
+)
+@pytest.mark.timeout(3000)
+def test_a_live_query_survives_kills(kafka: KafkaSettings, run: JobRun, every_point: bool) -> None:
+    output = run.params["output"]
+    killed = [f"{point},lane={number % 3}" for number, point in enumerate(STEP_POINTS)]
+    with Feeder(kafka, run.params["input"], 3, every_s=0.01) as feeder:
+        for fault in killed if every_point else killed[1:3]:
+            print("killing at", fault, flush=True)
+            driver = run.start(f"{fault}:kill")
+            driver.await_fault(fault)
+            driver.await_kill()
+        zombie: Driver | None = None
+        for point in STEP_POINTS if every_point else STEP_POINTS[2:3]:
+            print("stopping at", point, flush=True)
+            fault = f"{point},lane=1"
+            driver = run.start(f"{fault}:stop")
+            driver.await_fault(fault)
+            if zombie is not None:
+                resumed(zombie)
+            zombie = driver
+        for _ in range(20 if every_point else 2):
+            claims = len(run.events_of("claimed"))
+            driver = run.start()
+            eventually(lambda n=claims: len(run.events_of("claimed")) > n, "it claims", timeout_s=90)
+            if zombie is not None:
+                resumed(zombie)
+                zombie = None
+            time.sleep(random.uniform(0.0, 3.0))  # the moment of the kill is the input of this test
+            driver.kill()
+        last = run.start()
+        eventually(
+            lambda: len(run.events_of("epoch")) > 0 and caught_up(run, output, feeder.sent[:-50]),
+            "it publishes",
+            timeout_s=90,
+        )
+    eventually(lambda: caught_up(run, output, feeder.sent), "the output is complete", timeout_s=90)
+    last.stop_gracefully()
+    assert Published.read(kafka, output).faults(feeder.sent) == {}
+    eventually(lambda: not has_open_transaction(kafka, output), "no transaction is open", timeout_s=60)
