@@ -67,8 +67,8 @@ class Trigger(Part):
 
     mode: Mode = "epochs"
     """``epochs``: the output of an epoch becomes visible at its end. ``live``: output becomes visible within
-    milliseconds, in small transactions; a job with a query that cannot run so is refused. ``auto``: live where the query
-    allows it.
+    milliseconds, in small transactions; a job with a query that cannot run so is refused. ``auto``: live where the
+    query allows it.
     """
     interval_ms: _Milliseconds = Field(0, alias="interval", ge=0, json_schema_extra={"default": "0s"})
     """Minimum time between the starts of two epochs; 0 starts the next epoch as soon as input arrives."""
