@@ -37,7 +37,9 @@ def measure(kafka: KafkaSettings, home: Path, brokers: list[int], arguments: arg
     figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "records": records, "rounds": rounds}
     if "latency" in arguments.parts:
         singles, seconds = (50, 10.0) if quick else (200, 30.0)
-        figures |= latency.measure(kafka, home, singles=singles, seconds=seconds, subjects=arguments.subjects)
+        figures |= latency.measure(
+            kafka, home, singles=singles, seconds=seconds, subjects=arguments.subjects, kind=arguments.kind
+        )
     if "cost" in arguments.parts:
         figures |= cost.measure(kafka, home, brokers, seconds=15 if quick else 60, subjects=arguments.subjects)
     if "width" in arguments.parts:
@@ -114,6 +116,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object last (always; for symmetry)")
     parser.add_argument("--quick", action="store_true", help="fewer records and one round")
     parser.add_argument("--parts", nargs="+", default=["latency", "throughput", "overhead"])
+    parser.add_argument("--kind", default="identity", help="the job of the part latency: identity, udf, python")
     parser.add_argument("--subjects", nargs="+", default=SUBJECTS, help="of all parts but overhead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:

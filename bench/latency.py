@@ -100,13 +100,14 @@ def measure(
     seconds: float,
     subjects: tuple[Subject, ...] = SUBJECTS,
     cluster: BenchCluster | None = None,
+    kind: str = "identity",
 ) -> dict[str, dict[str, Any]]:
     """``latency_ms`` and ``latency_load_ms`` of each subject."""
     results: dict[str, dict[str, Any]] = {"latency_ms": {}, "latency_load_ms": {}}
     for subject in subjects:
         source = make_topic(kafka, "in")
         producer = Producer(client_config(kafka, linger_ms=0))
-        with running_driver(subject, kafka, home, source, cluster=cluster) as run:
+        with running_driver(subject, kafka, home, source, cluster=cluster, kind=kind) as run:
             arrivals = Arrivals(kafka, run.output)
             try:
                 run.await_start(arrivals.has_arrived, partial(produce, producer, source, "first", 0))

@@ -40,6 +40,10 @@ class PlanNode:
         """Name and expression id of each Python function that this node evaluates."""
         yield from ((udf["name"], udf["resultId"]["id"]) for udf in _udfs(self.fields))
 
+    def python_types(self) -> Iterator[tuple[str, int]]:
+        """Name and ``PythonEvalType`` of each Python function that this node evaluates."""
+        yield from ((udf["name"], udf["evalType"]) for udf in _udfs(self.fields))
+
     def results(self) -> Iterator[tuple[str, Any]]:
         """Name and declared type of each Python function that this node evaluates; the type as Spark's JSON."""
         yield from ((udf["name"], udf["dataType"]) for udf in _udfs(self.fields))

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pyspark.util import PythonEvalType
+
 from clonos.causal.logical_plan import logical_plan, mentions
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.epochs import Begun, EpochRunner
@@ -28,7 +30,7 @@ from clonos.log.records import EpochCommitted, InputSlice, Marker
 from clonos.settings import KafkaSettings
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, first_offsets, offset_entry, source_line
-from clonos.spark.session import local_task_failures
+from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, local_task_failures
 from clonos.telemetry.driver_events import Epoch
 
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
@@ -46,6 +48,11 @@ _TIMES: Final = (
     "LocalTimestamp",
     "expressions.Now",
     "CurrentBatchTimestamp",
+)
+_IN_ARROW: Final = (
+    PythonEvalType.SQL_ARROW_BATCHED_UDF,
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF,
+    PythonEvalType.SQL_SCALAR_ARROW_UDF,
 )
 _LIMITS: Final = (
     "maxoffsetspertrigger",
@@ -76,8 +83,12 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
     for node in logical_plan(query.frame).all():
         if node.kind not in _OPERATORS:
             return f"it has the operator {node.kind}"
-        if name := next((name for name, _ in node.functions()), ""):
-            return f"it has the Python function {name}"
+        if operator := next((name for name, _ in node.operators()), ""):
+            return f"it has the operator {operator}, whose answers are recorded by epoch"
+        if slow := [name for name, kind in node.python_types() if kind not in _IN_ARROW]:
+            return f"it has the Python function {slow[0]}, which takes no Arrow data (useArrow=True)"
+        if any(node.functions()) and LIVE_PYTHON not in spark.conf.get(EXTENSIONS, ""):
+            return f"it has Python functions, and the session is without the extension {LIVE_PYTHON}"
         if times := [name for name in _TIMES if mentions(node.fields, name)]:
             return f"it uses {times[0].rpartition('.')[2]}, which Spark computes once for each epoch"
     return sink.epochs_because(spark, kafka)

@@ -116,6 +116,7 @@ class Running:
                 .options(**self._writing.enter_context(options))
             )
             if self.runner.epoch_s:
+                live.allow_operators(spark)
                 writer = writer.outputMode("update").trigger(  # type: ignore[call-overload]  # missing in the stubs
                     realTime=f"{self.runner.epoch_s} seconds"
                 )
@@ -125,7 +126,7 @@ class Running:
                 writer = writer.trigger(processingTime=f"{self.query.interval_ms} milliseconds")
             self.runner.on_bound = self._set_bound
             with (
-                promised_settings(spark, {**self._settings, **(live.SETTINGS if self.runner.epoch_s else {})}),
+                promised_settings(spark, self._settings),
                 first_bound(spark, self.runner.bound),
                 deleted_topics(spark, self._finished_topics),
                 live.most_tasks(spark, self.runner.most_tasks),

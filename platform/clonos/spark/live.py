@@ -16,8 +16,7 @@ from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer, failures
 from clonos.spark.lane_sink import EpochWriter
 
-# Spark refuses other sources and sinks than its own, although its interfaces are open.
-SETTINGS: Final = {"spark.sql.streaming.realTimeMode.allowlistCheck": "false"}
+_ALLOWLIST: Final = "spark.sql.streaming.realTimeMode.allowlistCheck"
 COMMIT: Final = (
     'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'  # Spark's commit-log entry of a query without state
 )
@@ -140,6 +139,14 @@ def source_line(offsets: Progress) -> str:
         for topic, partitions in sorted(offsets.items())
     }
     return json.dumps(by_topic, separators=(",", ":"))
+
+
+def allow_operators(spark: SparkSession) -> None:
+    """Let live queries use other sources, sinks and operators than Spark's own, although its interfaces are open.
+
+    Spark reads the setting when an epoch begins, so it stays.
+    """
+    spark.conf.set(_ALLOWLIST, "false")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
@@ -183,6 +184,39 @@ def test_the_steps_of_a_live_query_are_verified(
     producer.produce(copy.out, b"r7", b"1")
     assert producer.flush(30) == 0
     assert not audit_output(kafka, name, seconds=1).clean
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_results_of_python_do_not_wait_for_further_input(
+    copy: Copy, live: Callable[..., DriverThread], chained: bool
+) -> None:
+    """With a filter before, between and after the functions: some records make no row."""
+
+    @F.udf("string", useArrow=True)
+    def shouted(value: str) -> str:
+        return value.upper()
+
+    @F.pandas_udf("string")  # type: ignore[call-overload, untyped-decorator]
+    def whispered(values: pd.Series) -> pd.Series:
+        return values.str.lower()
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        rows = rows.where(~F.col("value").startswith("x")).withColumn("value", shouted("value"))
+        if chained:
+            rows = rows.where(F.col("value").startswith("R")).withColumn("value", whispered("value"))
+        ctx.sink(rows.select("key", F.lower("value").alias("value")), topic=copy.out, name="out")
+
+    copy.send_numbers(30)
+    thread = live(function)
+    for _ in range(4):
+        thread.await_(copy.is_published, "the records are published while the epoch lasts")
+        copy.send_numbers(9)
+        copy.send("x", "x", "x")
+    thread.await_(copy.is_published, "the last records are published")
+    stop(thread)
+    assert copy.faults() == {}
+    assert sum(event["records_in"] for event in thread.events if event["event"] == "epoch") == len(copy.sent)
 
 
 @pytest.mark.parametrize("point", STEP_POINTS)

@@ -45,7 +45,6 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private final Map<TopicPartition, Long> next;
   private final scala.Function1<ConsumerRecord<byte[], byte[]>, UnsafeRow> toRow;
   private final StepPublisher publisher;
-  private final LiveRows rows = LiveRows.ofThread();
   private final List<TopicIds.Reading> topics = new ArrayList<>();
   private Kept kept;
   private UnsafeRow row;
@@ -182,7 +181,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     }
     TopicPartition partition = new TopicPartition(unfinished.topic(), unfinished.partition());
     next.put(partition, unfinished.offset() + 1);
-    publisher.add(rows, partition, unfinished.offset() + 1, unfinished.timestamp());
+    LiveRows.finish(
+        List.of(new LiveRows.Finished(slice.run(), partition, unfinished.offset() + 1, unfinished.timestamp())));
     unfinished = null;
   }
 

@@ -2,21 +2,47 @@ package clonos;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** The rows of a live task that come from the record which it computes: they are published together. */
-final class LiveRows {
+/** The rows of a live task that come from the records which it computes: they are published together. */
+public final class LiveRows {
   private static final ThreadLocal<LiveRows> OF_THREAD = ThreadLocal.withInitial(LiveRows::new);
+  private static final ThreadLocal<Consumer<List<Finished>>> RECEIVERS = new ThreadLocal<>();
 
   final List<ProducerRecord<byte[], byte[]>> records = new ArrayList<>();
   long deadLetters;
 
+  /**
+   * All records of a source partition before an offset have been computed.
+   *
+   * @param run run id of the query
+   * @param timestampMillis of the last of them; -1: it has none
+   */
+  public record Finished(String run, TopicPartition partition, long offset, long timestampMillis) {}
+
   /** The rows of the task that this thread runs. */
   static LiveRows ofThread() {
     return OF_THREAD.get();
+  }
+
+  /** Lets an operator take the news of finished records in this thread, which reads its input. */
+  public static void handOver(Consumer<List<Finished>> receiver) {
+    RECEIVERS.set(receiver);
+  }
+
+  /** All that was computed from these records has left the operators of the calling thread. */
+  public static void finish(List<Finished> finished) {
+    Consumer<List<Finished>> receiver = RECEIVERS.get();
+    if (receiver != null) {
+      receiver.accept(finished);
+    } else {
+      StepPublisher.find(finished.get(0).run()).add(ofThread(), finished);
+    }
   }
 
   void clear() {
@@ -36,6 +62,7 @@ final class LiveRows {
       this.columns = columns;
       this.check = check;
       rows.clear(); // of a task that failed in this thread
+      RECEIVERS.remove();
     }
 
     @Override

@@ -10,7 +10,6 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InterruptException;
 
 /**
@@ -150,30 +149,33 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     points = query;
   }
 
-  /** Takes the rows of a record that a task has computed: all records of the partition before `offset` are finished. */
-  void add(LiveRows finished, TopicPartition partition, long offset, long timestampMillis) {
+  /** Takes the rows that a task has computed from records, and the next offsets after these records. */
+  void add(LiveRows computed, List<LiveRows.Finished> finished) {
     synchronized (this) {
       check();
       while (waitingBytes > WAITING_BYTES) {
         await();
         check();
       }
-      next.computeIfAbsent(partition.topic(), topic -> new TreeMap<>()).merge(partition.partition(), offset, Math::max);
-      if (timestampMillis >= 0) {
-        ages.count(agesSince - timestampMillis * 1000);
+      for (LiveRows.Finished record : finished) {
+        next.computeIfAbsent(record.partition().topic(), topic -> new TreeMap<>())
+            .merge(record.partition().partition(), record.offset(), Math::max);
+        if (record.timestampMillis() >= 0) {
+          ages.count(agesSince - record.timestampMillis() * 1000);
+        }
       }
-      waitingRecords++;
-      boolean wake = rows.isEmpty() && !finished.records.isEmpty();
-      for (ProducerRecord<byte[], byte[]> row : finished.records) {
+      waitingRecords += finished.size();
+      boolean wake = rows.isEmpty() && !computed.records.isEmpty();
+      for (ProducerRecord<byte[], byte[]> row : computed.records) {
         rows.add(row);
         waitingBytes += ROW_BYTES + LaneProducer.bytes(row);
       }
-      waitingLetters += finished.deadLetters;
+      waitingLetters += computed.deadLetters;
       if (wake) {
         notifyAll();
       }
     }
-    finished.clear();
+    computed.clear();
   }
 
   /** Ends the reading of the epoch's tasks. Any thread may call this. */

@@ -1,0 +1,260 @@
+package org.apache.spark.sql.execution.python.clonos
+
+import java.io.{BufferedInputStream, ByteArrayOutputStream, DataInputStream, DataOutputStream, IOException, InputStream, InterruptedIOException}
+import java.nio.ByteBuffer
+import java.nio.channels.SelectionKey
+import java.util.ArrayList
+import java.util.concurrent.{ArrayBlockingQueue, ConcurrentLinkedQueue, Semaphore}
+import java.util.concurrent.atomic.AtomicBoolean
+import java.util.concurrent.locks.LockSupport
+
+import scala.jdk.CollectionConverters._
+
+import _root_.clonos.LiveRows
+
+import org.apache.spark.{SparkEnv, TaskContext}
+import org.apache.spark.api.python.{ChainedPythonFunctions, PythonWorker}
+import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{Attribute, PythonUDF}
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.execution.datasources.v2.RealTimeStreamScanExec
+import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.execution.python._
+import org.apache.spark.sql.execution.python.EvalPythonExec.ArgumentMetadata
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.vectorized.ColumnarBatch
+
+/**
+ * Replaces, in live queries, Spark's operator of Arrow and pandas functions (an extension of the session).
+ *
+ * Spark's own reads its input and the results in one thread, which waits in the source while a result is ready: results
+ * would come at the end of the epoch.
+ */
+class LivePython extends (SparkSessionExtensions => Unit) {
+  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => new ColumnarRule {
+    override def postColumnarTransitions: Rule[SparkPlan] = new Rule[SparkPlan] {
+      override def apply(plan: SparkPlan): SparkPlan =
+        if (!plan.exists(_.isInstanceOf[RealTimeStreamScanExec])) plan
+        else plan.transformUp {
+          case python: ArrowEvalPythonExec =>
+            LiveArrowEvalPythonExec(python.udfs, python.resultAttrs, python.child, python.evalType)
+        }
+    }
+  })
+}
+
+/** As `ArrowEvalPythonExec`, but its results leave as soon as Python returns them. */
+case class LiveArrowEvalPythonExec(udfs: Seq[PythonUDF], resultAttrs: Seq[Attribute], child: SparkPlan, evalType: Int)
+    extends EvalPythonExec
+    with PythonSQLMetrics {
+  override protected def evaluatorFactory: EvalPythonEvaluatorFactory = new LiveEvaluators(
+    child.output, udfs, output, evalType, conf.sessionLocalTimeZone, conf.arrowUseLargeVarTypes,
+    ArrowPythonRunner.getPythonRunnerConfMap(conf), pythonMetrics)
+
+  override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan = copy(child = newChild)
+}
+
+class LiveEvaluators(
+    input: Seq[Attribute],
+    udfs: Seq[PythonUDF],
+    output: Seq[Attribute],
+    evalType: Int,
+    timeZone: String,
+    largeTypes: Boolean,
+    settings: Map[String, String],
+    metrics: Map[String, SQLMetric])
+    extends EvalPythonEvaluatorFactory(input, udfs, output) {
+  override def evaluate(
+      functions: Seq[(ChainedPythonFunctions, Long)],
+      arguments: Array[Array[ArgumentMetadata]],
+      rows: Iterator[InternalRow],
+      schema: StructType,
+      context: TaskContext): Iterator[InternalRow] = {
+    val runner = new LiveRunner(functions, evalType, arguments, schema, timeZone, largeTypes, settings, metrics)
+    val pump = new Pump(rows, context)
+    val batches = runner.compute(pump, context.partitionId(), context)
+    new Iterator[InternalRow] {
+      private var results: java.util.Iterator[InternalRow] = _
+
+      override def hasNext: Boolean = {
+        while (results == null || !results.hasNext) {
+          if (results != null) {
+            results = null
+            pump.left()
+          }
+          if (!batches.hasNext) {
+            pump.ended()
+            return false
+          }
+          results = batches.next().rowIterator
+        }
+        true
+      }
+
+      override def next(): InternalRow = {
+        hasNext
+        results.next()
+      }
+    }
+  }
+}
+
+/**
+ * Reads the rows in a thread of its own, and hands them to Python in batches of what is there; a batch holds the rows of
+ * whole records. The next batch follows when all results of the last one have left: meanwhile it grows.
+ */
+class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[Iterator[InternalRow]] with Runnable {
+  private type Finished = ArrayList[LiveRows.Finished]
+
+  private val most = 10000
+  private val end = new Object
+  private val queue = new ArrayBlockingQueue[Object](2 * most)
+  private val inPython = new ConcurrentLinkedQueue[Finished] // the records of each batch
+  private val free = new Semaphore(1)
+  private var rest = new Finished // of records after the last batch
+  private var taken = new ArrayList[Object]
+  private var hasEnded = false
+  private var isOpen = false // whether rows of a record that is not finished were taken
+  @volatile private var failed: Throwable = _
+  private val thread = new Thread(this, s"clonos-pump ${context.partitionId()}")
+  thread.setDaemon(true)
+  thread.start()
+  context.addTaskCompletionListener[Unit] { _ =>
+    if (thread.isAlive) {
+      thread.interrupt()
+      thread.join(5000)
+    }
+  }
+
+  /** All results of a batch have left, in the calling thread. */
+  def left(): Unit = {
+    val finished = inPython.poll()
+    if (finished != null && !finished.isEmpty) LiveRows.finish(finished)
+    free.release()
+  }
+
+  /** All results have left; the last records had none. */
+  def ended(): Unit = if (!rest.isEmpty) {
+    LiveRows.finish(rest)
+    rest = new Finished
+  }
+
+  override def run(): Unit = {
+    TaskContext.setTaskContext(context)
+    LiveRows.handOver(finished => finished.forEach(queue.put(_)))
+    try while (rows.hasNext) queue.put(rows.next().copy())
+    catch { case failure: Throwable => failed = failure }
+    finally try queue.put(end) catch { case _: InterruptedException => }
+  }
+
+  override def hasNext: Boolean = {
+    if (taken.isEmpty && !hasEnded) {
+      free.acquire()
+      val fresh = new ArrayList[Object]
+      while (taken.isEmpty && !hasEnded) {
+        fresh.add(queue.take())
+        queue.drainTo(fresh, most - 1)
+        sort(fresh)
+      }
+      while (!hasEnded && isOpen) {
+        fresh.add(queue.take())
+        sort(fresh)
+      }
+      if (!taken.isEmpty) {
+        inPython.add(rest)
+        rest = new Finished
+      }
+    }
+    if (failed != null) throw new RuntimeException(failed)
+    !taken.isEmpty
+  }
+
+  private def sort(fresh: ArrayList[Object]): Unit = {
+    fresh.forEach {
+      case finished: LiveRows.Finished => rest.add(finished); isOpen = false
+      case last if last eq end => hasEnded = true
+      case row => taken.add(row); isOpen = true
+    }
+    fresh.clear()
+  }
+
+  override def next(): Iterator[InternalRow] = {
+    val batch = taken
+    taken = new ArrayList[Object]
+    batch.iterator.asScala.map(_.asInstanceOf[InternalRow])
+  }
+}
+
+/** Sends the batches to Python in a thread of its own. */
+class LiveRunner(
+    functions: Seq[(ChainedPythonFunctions, Long)],
+    evalType: Int,
+    arguments: Array[Array[ArgumentMetadata]],
+    schema: StructType,
+    timeZone: String,
+    largeTypes: Boolean,
+    settings: Map[String, String],
+    metrics: Map[String, SQLMetric])
+    extends ArrowPythonWithNamedArgumentRunner(
+      functions, evalType, arguments, schema, timeZone, largeTypes, settings, metrics, None, None) {
+  override protected def newReaderIterator(
+      unused: DataInputStream,
+      writer: Writer,
+      startTime: Long,
+      env: SparkEnv,
+      worker: PythonWorker,
+      pid: Option[Int],
+      released: AtomicBoolean,
+      context: TaskContext): Iterator[ColumnarBatch] = {
+    worker.selectionKey.interestOps(SelectionKey.OP_READ)
+    val sender = new Thread(() => send(writer, worker, context), s"clonos-sender ${context.partitionId()}")
+    sender.setDaemon(true)
+    sender.start()
+    context.addTaskCompletionListener[Unit](_ => if (sender.isAlive) sender.interrupt())
+    val results = new DataInputStream(new BufferedInputStream(new Results(worker), 65536))
+    super.newReaderIterator(results, writer, startTime, env, worker, pid, released, context)
+  }
+
+  private def send(writer: Writer, worker: PythonWorker, context: TaskContext): Unit = {
+    TaskContext.setTaskContext(context)
+    try {
+      val bytes = new ByteArrayOutputStream
+      val out = new DataOutputStream(bytes)
+      writer.open(out)
+      var more = true
+      while (more) {
+        more = writer.writeNextInputToStream(out)
+        if (!more) writer.close(out)
+        out.flush()
+        val buffer = ByteBuffer.wrap(bytes.toByteArray)
+        bytes.reset()
+        while (buffer.hasRemaining) if (worker.channel.write(buffer) == 0) LockSupport.parkNanos(100000)
+      }
+    } catch {
+      case failure: Throwable =>
+        if (!context.isInterrupted()) logError("the input of a Python function failed", failure)
+        try worker.channel.close() catch { case _: IOException => }
+    }
+  }
+
+  /** The results of a worker; Spark's channel does not block. */
+  private class Results(worker: PythonWorker) extends InputStream {
+    private val single = new Array[Byte](1)
+
+    override def read(): Int = if (read(single, 0, 1) < 0) -1 else single(0) & 0xff
+
+    override def read(bytes: Array[Byte], offset: Int, length: Int): Int = {
+      val buffer = ByteBuffer.wrap(bytes, offset, length)
+      var count = worker.channel.read(buffer)
+      while (count == 0) {
+        worker.selector.select()
+        worker.selector.selectedKeys.clear()
+        if (Thread.interrupted()) throw new InterruptedIOException
+        count = worker.channel.read(buffer)
+      }
+      count
+    }
+  }
+}
