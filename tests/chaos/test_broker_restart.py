@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 from clonos_connectors.kafka import KafkaSource
+from support.brokers.embedded import EmbeddedCluster
 from support.brokers.interface import KafkaCluster
 from support.event_fields import into
 
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]
-# Longer than the session of the brokers of these tests (2 s) and than an answer that the watches wait for (1.5 s).
-_PAUSE_S = 2.5
+_SESSION_MS = 2_000
+_PAUSE_S = 2.5  # longer than the broker's session, and than an answer that the watches wait for (1.5 s)
 _PAUSES = 40
 
 
@@ -60,12 +61,15 @@ def test_offsets_are_read_after_a_broker_restart(start_cluster: StartCluster, na
 
 
 @pytest.mark.chaos(fault="SIGSTOP, restart", target="the only broker", topology="a driver's watches, 1 broker")
-def test_the_watches_survive_an_answer_without_brokers(start_cluster: StartCluster, name: str, tmp_path: Path) -> None:
+def test_the_watches_survive_an_answer_without_brokers(name: str, tmp_path: Path) -> None:
     """A broker whose controller has just lost it answers with an empty list, which aborts some of librdkafka's
     requests. It happens after about every fifth pause.
     """
     program = Path(__file__).parent / "programs" / "watching.py"
-    with start_cluster(1) as cluster:
+    cluster = EmbeddedCluster(tmp_path / "kafka", session_ms=_SESSION_MS)
+    with ExitStack() as ending:
+        cluster.start()
+        ending.callback(cluster.stop)
         make_topics(cluster.kafka, **{name: 1})
         environment = {"CLONOS_KAFKA__BOOTSTRAP_SERVERS": cluster.kafka.bootstrap_servers}
         watching = ChildProcess([sys.executable, str(program), name], environment, tmp_path / "log")

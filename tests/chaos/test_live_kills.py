@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from drivers import JOBS, SUPERSEDED, Driver, Feeder, JobRun, Published, caught_up
+from standbys import Standbys
 
 from clonos.faults import STEP_POINTS
 from clonos.settings import KafkaSettings
@@ -21,6 +22,28 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
     run = JobRun(kafka, name, tmp_path / "home", JOBS / "live.py", params, {"trigger": {"mode": "live"}})
     yield run
     run.end()
+
+
+@pytest.mark.turn(6, 14)
+@pytest.mark.chaos(fault="SIGKILL", target="driver, twice", topology="clonos run --standby, live")
+@pytest.mark.timeout(3000)
+def test_a_standby_takes_a_live_query_over(kafka: KafkaSettings, run: JobRun) -> None:
+    """The query has a function in Python. The second takeover meets an epoch that the first one began."""
+    run.params = {**run.params, "python": "true"}
+    standbys = Standbys(run)
+    primary = run.start()
+    with Feeder(kafka, run.params["input"], 3, every_s=0.01) as feeder:
+        for _ in range(2):
+            standby, pipe = standbys.start_ready()
+            eventually(lambda: len(run.events_of("epoch")) > 0, "the driver publishes", timeout_s=90)
+            generation = standbys.generation()
+            primary.kill()
+            standbys.promote(pipe)
+            standbys.await_epoch_of(standby, generation + 1)
+            primary = standby
+    eventually(lambda: caught_up(run, run.params["output"], feeder.sent), "the output is complete", timeout_s=90)
+    primary.stop_gracefully()
+    assert Published.read(kafka, run.params["output"]).faults(feeder.sent) == {}
 
 
 def resumed(zombie: Driver) -> None:

@@ -5,9 +5,17 @@ from pyspark.sql import functions as F
 import clonos
 
 
+@F.udf("string", useArrow=True)
+def same(word):
+    """Return the word, from Python."""
+    return word
+
+
 @clonos.job(name="live")
 def live(ctx):
     records = ctx.source(ctx.params["input"]).withColumn("word", F.col("value").cast("string"))
+    if "python" in ctx.params:
+        records = records.withColumn("word", same("word"))
     key = F.concat_ws("-", "topic", "partition", "offset")
     verdict = F.struct(F.lit(0).alias("epoch"), F.lit("").alias("answer"), key.alias("uuid"))
     value = F.to_json(F.struct("word", "topic", "partition", "offset", verdict.alias("verdict")))

@@ -15,9 +15,9 @@ class EmbeddedCluster:
 
     description = "embedded"
 
-    def __init__(self, directory: Path, *, brokers: int = 1) -> None:
+    def __init__(self, directory: Path, *, brokers: int = 1, session_ms: int = 6_000) -> None:
         # A busy machine stops a process for seconds. Without its only broker a cluster has no leaders.
-        properties = {"broker.session.timeout.ms": "6000"} if brokers == 1 else None
+        properties = {"broker.session.timeout.ms": str(session_ms)} if brokers == 1 else None
         self._cluster = EmbeddedKafka(
             directory, brokers=brokers, jars=ensure_jars(Settings()), heap_mb=HEAP_MB, properties=properties
         )
