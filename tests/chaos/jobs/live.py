@@ -1,11 +1,12 @@
 """A query that can run live."""
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 import clonos
 
 
-@F.udf("string", useArrow=True)
+@F.udf(StringType(), useArrow=True)
 def same(word):
     """Return the word, from Python."""
     return word

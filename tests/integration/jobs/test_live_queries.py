@@ -186,7 +186,7 @@ def test_the_steps_of_a_live_query_are_verified(
     assert not audit_output(kafka, name, seconds=1).clean
 
 
-@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.turn), True])
 def test_results_of_python_do_not_wait_for_further_input(
     copy: Copy, live: Callable[..., DriverThread], chained: bool
 ) -> None:
@@ -219,7 +219,9 @@ def test_results_of_python_do_not_wait_for_further_input(
     assert sum(event["records_in"] for event in thread.events if event["event"] == "epoch") == len(copy.sent)
 
 
-@pytest.mark.parametrize("point", STEP_POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=() if point == "step-marked" else pytest.mark.turn) for point in STEP_POINTS]
+)
 def test_a_step_that_fails_is_neither_lost_nor_repeated(
     copy: Copy, live: Callable[..., DriverThread], tmp_path: Path, point: str
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_driver_that_another_one_replaced_publishes_nothing(
     assert copy.faults() == {}
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize(
     ("change", "because"),
     [
