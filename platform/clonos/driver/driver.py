@@ -255,7 +255,9 @@ class Driver:
             self._directory(query).check()
             start = self._positions.next_start(query)
             self._positions.check_selected(query, start)
-            # Whether a deleted topic of a pattern was read to its end is in the log, which this does not read.
+            if self._job.spec.spec.trigger.mode != "epochs":
+                continue  # a live epoch may have read more: that is in the log, which this does not read
+            # Whether a deleted topic of a pattern was read to its end is in the log too.
             try:
                 self._positions.check_retained(without(start, self._positions.deleted_topics(start)))
             except SourceOffsetsExpired as error:

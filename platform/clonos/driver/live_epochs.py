@@ -7,12 +7,14 @@ next one there.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.util import PythonEvalType
 
 from clonos.causal.logical_plan import logical_plan, mentions
@@ -87,7 +89,7 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
             return f"it has the operator {operator}, whose answers are recorded by epoch"
         if slow := [name for name, kind in node.python_types() if kind not in _IN_ARROW]:
             return f"it has the Python function {slow[0]}, which takes no Arrow data (useArrow=True)"
-        if any(node.functions()) and LIVE_PYTHON not in spark.conf.get(EXTENSIONS, ""):
+        if any(node.functions()) and LIVE_PYTHON not in (spark.conf.get(EXTENSIONS, "") or ""):
             return f"it has Python functions, and the session is without the extension {LIVE_PYTHON}"
         if times := [name for name in _TIMES if mentions(node.fields, name)]:
             return f"it uses {times[0].rpartition('.')[2]}, which Spark computes once for each epoch"
@@ -134,13 +136,19 @@ class LiveRunner(EpochRunner):
         """End the epoch in progress: its tasks stop reading."""
         self._writer.cut()
 
+    def abort(self, epoch: int) -> None:
+        """End an epoch whose task, step or commit failed."""
+        with self._reporting:
+            self._ended.set()
+        super().abort(epoch)
+
     def _end(self) -> None:
         self._ended.set()
         super()._end()
 
     def _report_often(self, begun: Begun, ended: threading.Event) -> None:
         while not ended.wait(_REPORT_S):
-            with self._reporting:
+            with self._reporting, contextlib.suppress(Py4JError):  # the JVM has exited: the driver notices it
                 if not ended.is_set():
                     self._report_steps(begun, self._writer.take())
 

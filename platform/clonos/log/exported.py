@@ -85,6 +85,7 @@ def _fields(record: Record) -> Exported:
                 "topic_ids": record.topic_ids,
                 "static_inputs": record.static_inputs,
                 "finished_topics": sorted(record.finished_topics),
+                "live": record.live,
                 "rescaled_to": record.rescaled_to,
             }
         case Determinants():
@@ -103,6 +104,9 @@ def _fields(record: Record) -> Exported:
                 "input_slice": asdict(record.input_slice),
                 "records": record.records,
                 "digest": record.digest.hex(),
+                "step": record.step,
+                "total": record.total,
+                "next_offsets": _by_text(record.next_offsets),
             }
         case EpochParts():
             return {
@@ -118,6 +122,7 @@ def _fields(record: Record) -> Exported:
                 "epoch": record.epoch,
                 "records": record.records,
                 "duration_ms": record.duration_ms,
+                "offsets": record.offsets,
             }
         case Resolution():
             return {
@@ -127,6 +132,10 @@ def _fields(record: Record) -> Exported:
                 "code": record.code,
                 "topic": record.topic,
             }
+
+
+def _by_text(offsets: dict[str, dict[int, int]]) -> Exported:
+    return {topic: {str(partition): next_ for partition, next_ in parts.items()} for topic, parts in offsets.items()}
 
 
 def _assignments(assignments: Iterable[LaneAssignment]) -> list[Exported]:

@@ -85,8 +85,10 @@ def overview(kafka: KafkaSettings, job: str, partitions: int) -> Overview:
         result.queries.setdefault(sink, QueryOverview()).lanes += 1
     for name, epoch in state.committed.items():
         result.queries.setdefault(name, QueryOverview()).committed = epoch
-    for name, _ in state.plans:
-        result.queries.setdefault(name, QueryOverview()).planned = state.newest_plan(name)
+    for (name, epoch), (_, plan) in state.plans.items():
+        shown = result.queries.setdefault(name, QueryOverview())
+        if not plan.live:  # it is never in doubt
+            shown.planned = max(shown.planned, epoch)
     for query in result.queries.values():
         query.planned = max(query.planned, query.committed)  # its plan may be truncated
     return result

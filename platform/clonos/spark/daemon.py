@@ -106,7 +106,7 @@ def _flushed(batches: Iterator[Any], stream: Any) -> Iterator[Any]:
         stream.flush()  # the writer asks for the next batch when it has written this one
 
 
-_ArrowSerializer.dump_stream = _dump_each_batch  # type: ignore[method-assign]
+_ArrowSerializer.dump_stream = _dump_each_batch  # type: ignore[method-assign,assignment]
 arrow_results.install()
 
 if __name__ == "__main__":
