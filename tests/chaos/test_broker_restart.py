@@ -60,6 +60,7 @@ def test_offsets_are_read_after_a_broker_restart(start_cluster: StartCluster, na
         assert [report["topics"] for report in reports[1:]] == [{name: 2}]
 
 
+@pytest.mark.turn(2, 6, 10, 14)
 @pytest.mark.chaos(fault="SIGSTOP, restart", target="the only broker", topology="a driver's watches, 1 broker")
 def test_the_watches_survive_an_answer_without_brokers(name: str, tmp_path: Path) -> None:
     """A broker whose controller has just lost it answers with an empty list, which aborts some of librdkafka's

@@ -55,6 +55,7 @@ def standbys(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tm
     run.end()
 
 
+@pytest.mark.turn(1, 3, 5, 7, 9, 11, 13, 15)
 @pytest.mark.chaos(
     fault="SIGSTOP beyond the transaction timeout", target="driver, standby", topology="clonos run --standby"
 )

@@ -197,12 +197,16 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
             "topic_ids",
             "static_inputs",
             "finished_topics",
+            "live",
             "rescaled_to",
         },
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
-        "marker": {"query", "epoch", "lane", "input_slice", "records", "digest"},
+        "marker": {
+            *("query", "epoch", "lane", "input_slice", "records", "digest"),
+            *("step", "total", "next_offsets"),
+        },
         "epoch-parts": {"query", "epoch", "payloads", "records", "digest"},
-        "epoch-committed": {"query", "epoch", "records", "duration_ms"},
+        "epoch-committed": {"query", "epoch", "records", "duration_ms", "offsets"},
         "resolution": {"query", "epoch", "action", "code", "topic"},
     }
     records: list[Record] = [
