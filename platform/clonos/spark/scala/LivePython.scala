@@ -103,7 +103,7 @@ class LiveEvaluators(
 
 /**
  * Reads the rows in a thread of its own, and hands them to Python in batches of what is there; a batch holds the rows of
- * whole records. The next batch follows when all results of the last one have left: meanwhile it grows.
+ * whole records. The next batch follows when all results of the last one have left: until then it grows.
  */
 class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[Iterator[InternalRow]] with Runnable {
   private type Finished = ArrayList[LiveRows.Finished]
