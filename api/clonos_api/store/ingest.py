@@ -351,9 +351,7 @@ def _epoch(state: IngestState, event: reported.Epoch) -> EpochDone:
     first = _has_returned(state, checkpoint.query)
     waiting = _not_returned(state) if first else ()
     latencies = {str(number): records for number, records in event.latencies.items()}
-    return EpochDone(
-        state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting, live=event.steps > 0
-    )
+    return EpochDone(state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting, live=event.live)
 
 
 def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:

@@ -19,6 +19,7 @@ class CommittedEpoch(NamedTuple):
     total: Sum  # of a step of a live epoch: up to that step
 
 
+_LANES = 3  # have the steps of a live epoch in turn
 _EpochKey = tuple[int, str, int]  # lineage, query, epoch
 
 
@@ -111,15 +112,17 @@ class CommittedEpochs:
 
     def _count(self) -> None:
         """Add the committed epochs whose markers are visible, and the steps of live epochs."""
+        if not self.complete and len(self.epochs) == 1:
+            del self._waiting[: self._truncated()]
         for key, steps in sorted(self._steps.items()):
             _, query, epoch = key
-            counted = self._counted_steps.get(key, min(steps, default=1) - 1)
+            first = min(steps, default=1)
+            # Lanes are read one after the other: of the first steps, one may be missing that is read next.
+            counted = self._counted_steps.get(key, 0 if first <= _LANES else first - 1)
             while (marker := steps.pop(counted + 1, None)) is not None:
                 self._counted_steps[key] = counted = marker.step
                 published = Sum(marker.records, int.from_bytes(marker.digest[8:]))
                 self.epochs.append(CommittedEpoch(query, epoch, self.epochs[-1].total.plus(published)))
-        if not self.complete and len(self.epochs) == 1:
-            del self._waiting[: self._truncated()]
         while self._waiting:
             commit = self._waiting[0]
             if commit.offsets:  # of a live epoch, whose steps are counted

@@ -61,7 +61,7 @@ from clonos.kafka import await_brokers, explained
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.control import ControlState, known_control
 from clonos.log.prepared import Prepared
-from clonos.log.records import Resolution
+from clonos.log.records import Claim, Resolution
 from clonos.log.topic import log_deleted, log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import forget_consumers, long_polls
@@ -421,6 +421,8 @@ class Driver:
                 await_brokers(self._kafka, timeout_s=_BROKERS_TIMEOUT_S)
             # A new lineage builds on the commits of the checkpoint. The claim itself holds them, so that a crash right
             # after the claim leaves no partial lineage.
+            if self._options.new_lineage and not restart:
+                self._end_live_before_lineage()
             lineage = self._positions.committed() if self._options.new_lineage and not restart else None
             # A claim after a claim, or on connections to the log, needs no request to the checkpoint's file system.
             knows = restart or self._options.new_lineage or (prepared is not None and bool(prepared.topic))
@@ -465,10 +467,7 @@ class Driver:
         try:
             self._to(DriverState.RECONCILING)
             self._checkpoint_owner.write(own.owner.lineage)
-            for query in self._context.queries:
-                for epoch in end_live_epochs(own, query.name, self._directory(query)):
-                    ended = f"ended the live epoch {epoch} at its newest step"
-                    self._events.emit(report.Reconciled(query.name, ended))
+            self._end_live(own)
             self._check_continuity(own)
             committed = self._positions.committed()
             self._pin(own, committed)
@@ -487,6 +486,39 @@ class Driver:
             for started in running:
                 started.stop()
             own.control.dispose()
+
+    def _end_live(self, own: Ownership) -> None:
+        """End the live epochs that a driver began and did not end."""
+        for query in self._context.queries:
+            for epoch in end_live_epochs(own, query.name, self._directory(query)):
+                ended = f"ended the live epoch {epoch} at its newest step"
+                self._events.emit(report.Reconciled(query.name, ended))
+
+    def _end_live_before_lineage(self) -> None:
+        """End live epochs with a claim of the old lineage: a new one forgets what their steps have published."""
+        state, key = self._known_log(), self._options.request_key
+        if state is None or state.claim is None or (key and state.claim.request_key == key):
+            return
+        if not any(
+            plan.live and epoch > state.committed.get(query, -1) for (query, epoch), (_, plan) in state.plans.items()
+        ):
+            return
+        own = self._claim_again(state.claim)
+        try:
+            self._end_live(own)
+        finally:
+            own.control.dispose()
+
+    def _claim_again(self, before: Claim) -> Ownership:
+        """Claim the log in the lineage of the claim `before`, and with its code."""
+        return Claimant(
+            self._kafka,
+            self._job.spec.name,
+            code=before.code,
+            code_parts=before.code_parts,
+            platform=self._checkpoint_owner.platform,
+            adopt=self._options.adopt,
+        ).claim(had=True)
 
     def _check_adoption(self) -> None:
         """Refuse a job whose newest epochs neither this checkpoint nor the log has, before its driver is fenced.
@@ -571,14 +603,7 @@ class Driver:
         if not changed:
             return
         self._checkpoint_owner.check()
-        own = Claimant(
-            self._kafka,
-            self._job.spec.name,
-            code=state.claim.code,
-            code_parts=state.claim.code_parts,
-            platform=self._checkpoint_owner.platform,
-            adopt=self._options.adopt,
-        ).claim(had=True)
+        own = self._claim_again(state.claim)
         try:
             for query in self._context.queries:
                 directory = self._directory(query)

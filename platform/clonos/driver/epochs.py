@@ -264,8 +264,9 @@ class EpochRunner:
         self.idle = False
         # Step 1: plan.
         logged_plan = self._own.state.plan(name, epoch)
-        is_rescale = logged_plan is not None and logged_plan.rescaled_to > 0
-        if is_rescale or (self._rescale_after is not None and epoch > self._rescale_after):
+        # A rescale, and a live epoch that an old checkpoint lacks, are finished before the query starts.
+        is_due = logged_plan is not None and (logged_plan.rescaled_to > 0 or logged_plan.live)
+        if is_due or (self._rescale_after is not None and epoch > self._rescale_after):
             raise RescaleDue(f"Before epoch {epoch} of {name} the query starts again.")
         replay = logged_plan is not None
         reach("offsets-logged", query=name, epoch=epoch, replay=replay)

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 from pyspark.util import PythonEvalType
 
-from clonos.causal.logical_plan import logical_plan, mentions
+from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.epochs import Begun, EpochRunner
 from clonos.driver.planned import Planned
@@ -37,13 +38,14 @@ from clonos.telemetry.driver_events import Epoch
 
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
 _REPORT_S: Final = 1.0
+_FIRST_REPORT_S: Final = 0.05  # it ends a recovery
 _STEPS_RETAINED: Final = 50_000  # whose markers are in the log, of 200 to 300 bytes each
 # Operators whose output for a record follows from that record alone, in the task that reads it.
 _OPERATORS: Final = frozenset(
     {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "StreamingRelationV2"}
 )
 # Spark computes these once, when the epoch begins.
-_TIMES: Final = (
+_ONCE: Final = (
     "CurrentTimestamp",
     "CurrentDate",
     "CurrentTime",
@@ -51,6 +53,7 @@ _TIMES: Final = (
     "expressions.Now",
     "CurrentBatchTimestamp",
 )
+_SUBQUERIES: Final = ("Subquery", "ListQuery", "expressions.Exists")
 _IN_ARROW: Final = (
     PythonEvalType.SQL_ARROW_BATCHED_UDF,
     PythonEvalType.SQL_SCALAR_PANDAS_UDF,
@@ -82,18 +85,32 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
         return "it reads the topics of a pattern"
     if limits := [name for name in _LIMITS if name in scan.options]:
         return f"its source has the option {limits[0]}"
-    for node in logical_plan(query.frame).all():
-        if node.kind not in _OPERATORS:
-            return f"it has the operator {node.kind}"
-        if operator := next((name for name, _ in node.operators()), ""):
-            return f"it has the operator {operator}, whose answers are recorded by epoch"
-        if slow := [name for name, kind in node.python_types() if kind not in _IN_ARROW]:
-            return f"it has the Python function {slow[0]}, which takes no Arrow data (useArrow=True)"
-        if any(node.functions()) and LIVE_PYTHON not in (spark.conf.get(EXTENSIONS, "") or ""):
-            return f"it has Python functions, and the session is without the extension {LIVE_PYTHON}"
-        if times := [name for name in _TIMES if mentions(node.fields, name)]:
-            return f"it uses {times[0].rpartition('.')[2]}, which Spark computes once for each epoch"
-    return sink.epochs_because(spark, kafka)
+    whys = (_of_node(node, spark) for node in logical_plan(query.frame).all())
+    return next(filter(None, whys), "") or sink.epochs_because(spark, kafka)
+
+
+def _of_node(node: PlanNode, spark: SparkSession) -> str:
+    """Return why a query with this operator cannot run live."""
+    if node.kind not in _OPERATORS:
+        return f"it has the operator {node.kind}"
+    if because := _of_functions(node, spark):
+        return because
+    if once := [name for name in _ONCE if mentions(node.fields, name)]:
+        return f"it uses {once[0].rpartition('.')[2]}, which Spark computes once for each epoch"
+    is_subquery = node.kind != "SubqueryAlias" and any(mentions(node.fields, name) for name in _SUBQUERIES)
+    return "it has a subquery" if is_subquery else ""
+
+
+def _of_functions(node: PlanNode, spark: SparkSession) -> str:
+    if mentions(node.fields, "PythonUDTF"):
+        return "it has a table function in Python"
+    if operator := next((name for name, _ in node.operators()), ""):
+        return f"it has the operator {operator}, whose answers are recorded by epoch"
+    if slow := [name for name, kind in node.python_types() if kind not in _IN_ARROW]:
+        return f"it has the Python function {slow[0]}: only those with useArrow=True and a pandas_udf of series can"
+    if any(node.functions()) and LIVE_PYTHON not in (spark.conf.get(EXTENSIONS, "") or ""):
+        return f"it has Python functions, and the session is without the extension {LIVE_PYTHON}"
+    return ""
 
 
 class LiveRunner(EpochRunner):
@@ -106,6 +123,7 @@ class LiveRunner(EpochRunner):
         super().__init__(*arguments, **named)
         self._offsets: Progress = {}  # next offsets, as reported
         self._records = 0  # of the epoch's output, as reported
+        self._reported = False  # whether the epoch has reported a step
         self._untruncated = 0  # steps since the log was truncated
         self._ended = threading.Event()
         self._reporting = threading.Lock()
@@ -128,7 +146,10 @@ class LiveRunner(EpochRunner):
         begun = self._begun
         assert begun is not None
         self._records = 0
+        self._reported = False
         self._ended = threading.Event()
+        if self.stopping:  # a stop that came before the publisher was ready
+            self._writer.cut()
         threading.Thread(target=self._report_often, args=(begun, self._ended), name="clonos-live", daemon=True).start()
         return plan
 
@@ -139,6 +160,9 @@ class LiveRunner(EpochRunner):
     def abort(self, epoch: int) -> None:
         """End an epoch whose task, step or commit failed."""
         with self._reporting:
+            if self._begun is not None and not self._ended.is_set():
+                with contextlib.suppress(Exception):  # the JVM may have exited, or the epoch not begun
+                    self._report_steps(self._begun, self._writer.take())
             self._ended.set()
         super().abort(epoch)
 
@@ -147,7 +171,7 @@ class LiveRunner(EpochRunner):
         super()._end()
 
     def _report_often(self, begun: Begun, ended: threading.Event) -> None:
-        while not ended.wait(_REPORT_S):
+        while not ended.wait(_REPORT_S if self._reported else _FIRST_REPORT_S):
             with self._reporting, contextlib.suppress(Py4JError):  # the JVM has exited: the driver notices it
                 if not ended.is_set():
                     self._report_steps(begun, self._writer.take())
@@ -161,6 +185,7 @@ class LiveRunner(EpochRunner):
                 read[topic] += next_ - self._offsets.get(topic, {}).get(partition, next_)
         if not steps.steps and not read.total():
             return
+        self._reported = True
         self._offsets = merged(self._offsets, steps.next)
         self._records += steps.records
         self._untruncated += steps.steps
@@ -180,6 +205,7 @@ class LiveRunner(EpochRunner):
                     topic: {str(p): next_ for p, next_ in parts.items()} for topic, parts in self._offsets.items()
                 },
                 steps=steps.steps,
+                live=True,
             )
         )
         self._attempt = 0

@@ -103,8 +103,8 @@ class Preparation:
         replayed = with_replay(start, own.state.plan(query.name, committed + 1))
         self.positions.check_retained(without(replayed, finished))
         live = self._is_live(query)
-        if live and own.state.plan(query.name, committed + 1) is not None:
-            live, rescale_after = False, committed + 1  # an epoch in doubt is replayed first
+        if live and (in_doubt := own.state.plans_beyond(query.name, committed)):
+            live, rescale_after = False, in_doubt[-1]  # epochs in doubt are replayed first
         writer: EpochWriter = self._live_writer(query) if live else self._writer(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:

@@ -421,7 +421,9 @@ class Epoch(Counted, kw_only=True):
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
     """Topic → partition → next offset to read."""
     steps: Count = 0
-    """Of a live epoch, which reports what it has published each second: the number of steps in that second."""
+    """Of a live epoch: the number of steps in that second."""
+    live: bool = False
+    """Whether this is a second of a live epoch, which lasts."""
 
     @property
     def level(self) -> str:

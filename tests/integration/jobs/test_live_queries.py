@@ -91,9 +91,9 @@ def live(spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path) -
     """Starts a job in a driver, by default a live one."""
     started: list[DriverThread] = []
 
-    def start(function: JobFunction, *, mode: str = "live", **trigger: str) -> DriverThread:
-        options = RunOptions(checkpoint=str(tmp_path / "checkpoint"))
-        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode, **trigger})
+    def start(function: JobFunction, *, mode: str = "live", new_lineage: bool = False) -> DriverThread:
+        options = RunOptions(checkpoint=str(tmp_path / "checkpoint"), new_lineage=new_lineage)
+        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode})
         started.append(thread)
         return thread
 
@@ -117,8 +117,8 @@ def test_records_are_published_while_their_epoch_lasts(
     thread = live(copy.function)
     thread.await_(copy.is_published, "the first records are published")
     for _ in range(5):
+        copy.send("x")  # it is read before the next record of its partition
         copy.send_numbers(7)
-        copy.send("x")
         thread.await_(copy.is_published, "later records are published in the same epoch")
     state = known_control(kafka, name)
     assert state is not None
@@ -163,6 +163,49 @@ def test_epochs_follow_each_other_and_the_log_is_truncated(
     stop(thread)
     assert copy.faults() == {}
     assert sum(event["event"] == "truncated" for event in thread.events) >= 2
+
+
+@pytest.mark.parametrize("python", [False, pytest.param(True, marks=pytest.mark.turn)])
+def test_the_time_of_an_epoch_ends_between_two_records(
+    copy: Copy, live: Callable[..., DriverThread], monkeypatch: pytest.MonkeyPatch, python: bool
+) -> None:
+    """While records wait, Spark stops to ask for them, and the last one is published in this epoch."""
+    monkeypatch.setattr(LiveRunner, "epoch_s", 5)
+
+    @F.udf("string", useArrow=True)
+    def same(value: str) -> str:
+        return value
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        rows = rows.where(F.sha2(F.repeat("value", 100_000), 256) != "")  # about a millisecond
+        ctx.sink(rows.withColumn("value", same("value")) if python else rows, topic=copy.out, name="out")
+
+    copy.send_numbers(9_000)
+    thread = live(function)
+    thread.await_(copy.is_published, "all is published, in more than one epoch")
+    stop(thread)
+    assert copy.faults() == {}
+    assert len({event["epoch"] for event in thread.events if event["event"] == "epoch"}) > 1
+    assert not [event for event in thread.events if event["event"] == "restart"]
+
+
+def test_the_cause_of_a_failure_before_a_function_in_python_is_named(
+    copy: Copy, live: Callable[..., DriverThread]
+) -> None:
+    @F.udf("string", useArrow=True)
+    def same(value: str) -> str:
+        return value
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select(F.col("value").cast("string").cast("int").cast("string").alias("value"))
+        ctx.sink(rows.select(same("value").alias("value")), topic=copy.out, name="out")
+
+    copy.send("no number")
+    thread = live(function)
+    thread.join(90)
+    assert thread.failure is not None
+    assert "CAST_INVALID_INPUT" in str(thread.failure)
 
 
 def test_the_steps_of_a_live_query_are_verified(
@@ -211,8 +254,8 @@ def test_results_of_python_do_not_wait_for_further_input(
     thread = live(function)
     for _ in range(4):
         thread.await_(copy.is_published, "the records are published while the epoch lasts")
-        copy.send_numbers(9)
         copy.send("x", "x", "x")
+        copy.send_numbers(9)
     thread.await_(copy.is_published, "the last records are published")
     stop(thread)
     assert copy.faults() == {}
@@ -238,6 +281,23 @@ def test_a_step_that_fails_is_neither_lost_nor_repeated(
     assert [event["event"] for event in thread.events if event["event"] == "restart"] == ["restart"]
     assert any("ended the live epoch 0" in str(event) for event in thread.events if event["event"] == "reconciled")
     stop(thread)
+    assert copy.faults() == {}
+
+
+def test_a_new_lineage_does_not_publish_the_steps_of_a_live_epoch_again(
+    copy: Copy, live: Callable[..., DriverThread], tmp_path: Path
+) -> None:
+    copy.send_numbers(20)
+    with faults.injecting("step-begun,lane=1:raise", tmp_path / "faults"):
+        thread = live(copy.function)
+        thread.await_(copy.is_published, "the first step is published")
+        thread.driver.stop()  # as after a crash: the epoch has no end
+        copy.send_numbers(1)
+        thread.join(60)
+    again = live(copy.function, new_lineage=True)
+    copy.send_numbers(20)
+    again.await_(copy.is_published, "the job continues")
+    stop(again)
     assert copy.faults() == {}
 
 
@@ -295,9 +355,10 @@ def test_a_driver_that_another_one_replaced_publishes_nothing(
         (lambda rows: rows.select(F.current_timestamp().cast("string").alias("value")), "CurrentTimestamp"),
         (
             lambda rows: rows.select(clonos.udf("string")(lambda value: value)("value").alias("value")),
-            "Python function",
+            "recorded by epoch",
         ),
         (lambda rows: rows.repartition(3), "the operator Repartition"),
+        (lambda rows: rows.where("value != (select max(cast(id as string)) from range(3))"), "a subquery"),
     ],
 )
 def test_a_query_that_cannot_run_live_says_why(

@@ -188,6 +188,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
 
   @Override
   public PartitionOffset getOffset() {
+    finish(); // at the end of the epoch's time Spark asks for no further record
     return new Ends(new HashMap<>(next));
   }
 
@@ -209,7 +210,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       return;
     }
     Kept other = consumer;
-    if (!failed && unfinished == null) {
+    if (!failed && unfinished == null && !publisher.isClosed()) {
       consumer.next = new HashMap<>(next);
       other = KEPT.put(slice.key(), consumer);
     }

@@ -35,9 +35,18 @@ public final class LiveRows {
     RECEIVERS.set(receiver);
   }
 
+  /** What takes the news of finished records in this thread; null: the publisher does. */
+  public static Consumer<List<Finished>> receiver() {
+    return RECEIVERS.get();
+  }
+
   /** All that was computed from these records has left the operators of the calling thread. */
   public static void finish(List<Finished> finished) {
-    Consumer<List<Finished>> receiver = RECEIVERS.get();
+    finish(finished, RECEIVERS.get());
+  }
+
+  /** As above, for the thread of `receiver`, which has no rows of these records. */
+  public static void finish(List<Finished> finished, Consumer<List<Finished>> receiver) {
     if (receiver != null) {
       receiver.accept(finished);
     } else {

@@ -57,6 +57,9 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   /** The next offset of each source partition: all records before it are in a step, or wait for one. */
   private final Map<String, Map<Integer, Long>> next = new TreeMap<>();
 
+  /** As `next`, for the rows that are published. */
+  private Map<String, Map<Integer, Long>> published = Map.of();
+
   private volatile boolean cut;
   private volatile long pauseNanos;
   private boolean publishing;
@@ -141,6 +144,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     markers = new StepMarkers(logTopic, partitions, ends, heads);
     this.topicIds = Map.copyOf(topicIds);
     next.clear();
+    published = Map.of();
     cut = false;
   }
 
@@ -156,6 +160,9 @@ public final class StepPublisher implements AutoCloseable, Runnable {
       while (waitingBytes > WAITING_BYTES) {
         await();
         check();
+      }
+      if (waitingRecords == 0) {
+        agesSince = micros();
       }
       for (LiveRows.Finished record : finished) {
         next.computeIfAbsent(record.partition().topic(), topic -> new TreeMap<>())
@@ -211,9 +218,13 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   /** Returns what was published since the last call, as JSON. */
   public synchronized String take() throws JsonProcessingException {
-    Figures taken = figures.at(next);
+    Figures taken = figures.at(rows.isEmpty() && !publishing ? next : published);
     figures = Figures.NONE;
     return JSON.writeValueAsString(taken);
+  }
+
+  synchronized boolean isClosed() {
+    return closed;
   }
 
   private void check() {
@@ -329,6 +340,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   private synchronized void finish(Step step, long nanos) {
     figures = figures.with(step, nanos / 1000);
+    published = step.next();
     publishing = false;
     notifyAll();
   }

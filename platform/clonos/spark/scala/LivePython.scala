@@ -4,9 +4,10 @@ import java.io.{BufferedInputStream, ByteArrayOutputStream, DataInputStream, Dat
 import java.nio.ByteBuffer
 import java.nio.channels.SelectionKey
 import java.util.ArrayList
-import java.util.concurrent.{ArrayBlockingQueue, ConcurrentLinkedQueue, Semaphore}
+import java.util.concurrent.{ArrayBlockingQueue, Semaphore}
 import java.util.concurrent.atomic.AtomicBoolean
 import java.util.concurrent.locks.LockSupport
+import java.util.function.Consumer
 
 import scala.jdk.CollectionConverters._
 
@@ -78,20 +79,30 @@ class LiveEvaluators(
     new Iterator[InternalRow] {
       private var results: java.util.Iterator[InternalRow] = _
 
+      private var count = 0
+
       override def hasNext: Boolean = {
+        pump.isTakenBy(LiveRows.receiver())
         while (results == null || !results.hasNext) {
           if (results != null) {
             results = null
-            pump.left()
+            pump.left(count)
           }
-          if (!batches.hasNext) {
+          if (!hasResults) {
             pump.ended()
             return false
           }
-          results = batches.next().rowIterator
+          val batch = batches.next()
+          count = batch.numRows
+          results = batch.rowIterator
         }
         true
       }
+
+      /** The cause of a failed input, instead of the end of the worker that follows from it. */
+      private def hasResults: Boolean =
+        try batches.hasNext
+        catch { case end: Throwable => throw Option(pump.failure).getOrElse(end) }
 
       override def next(): InternalRow = {
         hasNext
@@ -111,13 +122,16 @@ class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[I
   private val most = 10000
   private val end = new Object
   private val queue = new ArrayBlockingQueue[Object](2 * most)
-  private val inPython = new ConcurrentLinkedQueue[Finished] // the records of each batch
-  private val free = new Semaphore(1)
+  private val free = new Semaphore(1) // one batch is in Python
+  @volatile private var inPython = new Finished // its records
+  @volatile private var rowsInPython = 0
   private var rest = new Finished // of records after the last batch
   private var taken = new ArrayList[Object]
   private var hasEnded = false
   private var isOpen = false // whether rows of a record that is not finished were taken
-  @volatile private var failed: Throwable = _
+  @volatile private var receiver: Consumer[java.util.List[LiveRows.Finished]] = _
+  @volatile private var isKnown = false // whether the thread that takes the results is
+  @volatile var failure: Throwable = _ // of the input
   private val thread = new Thread(this, s"clonos-pump ${context.partitionId()}")
   thread.setDaemon(true)
   thread.start()
@@ -128,11 +142,21 @@ class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[I
     }
   }
 
-  /** All results of a batch have left, in the calling thread. */
-  def left(): Unit = {
-    val finished = inPython.poll()
-    if (finished != null && !finished.isEmpty) LiveRows.finish(finished)
-    free.release()
+  /** The thread that takes the results hands the news of finished records to this receiver. */
+  def isTakenBy(news: Consumer[java.util.List[LiveRows.Finished]]): Unit = if (!isKnown) {
+    receiver = news
+    isKnown = true
+  }
+
+  /** Results of so many rows have left, in the calling thread. Spark may divide the results of a batch. */
+  def left(size: Int): Unit = {
+    rowsInPython -= size
+    if (rowsInPython == 0) {
+      val finished = inPython
+      inPython = new Finished
+      if (!finished.isEmpty) LiveRows.finish(finished)
+      free.release()
+    }
   }
 
   /** All results have left; the last records had none. */
@@ -143,9 +167,9 @@ class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[I
 
   override def run(): Unit = {
     TaskContext.setTaskContext(context)
-    LiveRows.handOver(finished => finished.forEach(queue.put(_)))
+    LiveRows.handOver(finished => queue.put(finished))
     try while (rows.hasNext) queue.put(rows.next().copy())
-    catch { case failure: Throwable => failed = failure }
+    catch { case failed: Throwable => failure = failed }
     finally try queue.put(end) catch { case _: InterruptedException => }
   }
 
@@ -157,23 +181,31 @@ class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[I
         fresh.add(queue.take())
         queue.drainTo(fresh, most - 1)
         sort(fresh)
+        if (taken.isEmpty && !rest.isEmpty && isKnown) { // nothing is in Python
+          LiveRows.finish(rest, receiver)
+          rest = new Finished
+        }
       }
       while (!hasEnded && isOpen) {
         fresh.add(queue.take())
         sort(fresh)
       }
+      if (hasEnded && isOpen && failure == null) failure = new IllegalStateException("the last record is not finished")
       if (!taken.isEmpty) {
-        inPython.add(rest)
+        inPython = rest
+        rowsInPython = taken.size
         rest = new Finished
       }
     }
-    if (failed != null) throw new RuntimeException(failed)
+    if (failure != null) throw new RuntimeException(failure)
     !taken.isEmpty
   }
 
   private def sort(fresh: ArrayList[Object]): Unit = {
     fresh.forEach {
-      case finished: LiveRows.Finished => rest.add(finished); isOpen = false
+      case finished: java.util.List[_] =>
+        rest.addAll(finished.asInstanceOf[java.util.List[LiveRows.Finished]])
+        isOpen = false
       case last if last eq end => hasEnded = true
       case row => taken.add(row); isOpen = true
     }
