@@ -148,7 +148,7 @@ class Pump(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[I
     isKnown = true
   }
 
-  /** Results of so many rows have left, in the calling thread. Spark may divide the results of a batch. */
+  /** The results of `size` rows have left, in the calling thread. Spark may divide the results of a batch. */
   def left(size: Int): Unit = {
     rowsInPython -= size
     if (rowsInPython == 0) {
