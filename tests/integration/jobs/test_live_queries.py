@@ -284,6 +284,32 @@ def test_a_step_that_fails_is_neither_lost_nor_repeated(
     assert copy.faults() == {}
 
 
+def test_a_step_after_two_functions_in_python_covers_all_of_its_records(
+    copy: Copy, live: Callable[..., DriverThread], tmp_path: Path
+) -> None:
+    """The second function gets the rows of many records at once. Its marker must not leave out any of them."""
+
+    @F.udf("string", useArrow=True)
+    def same(value: str) -> str:
+        return value
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        rows = rows.withColumn("value", same("value")).where(F.length("value") > 0)
+        ctx.sink(rows.withColumn("value", same(F.trim("value"))), topic=copy.out, name="out")
+
+    copy.send_numbers(60)
+    with faults.injecting("step-begun,lane=2:raise", tmp_path / "faults"):
+        thread = live(function)
+        thread.await_(copy.is_published, "the first records are published")
+        copy.send_numbers(30)
+        thread.await_(copy.is_published, "more are published")
+        copy.send_numbers(30)
+        thread.await_(copy.is_published, "the job continues after a step that failed")
+    stop(thread)
+    assert copy.faults() == {}
+
+
 def test_a_new_lineage_does_not_publish_the_steps_of_a_live_epoch_again(
     copy: Copy, live: Callable[..., DriverThread], tmp_path: Path
 ) -> None:
