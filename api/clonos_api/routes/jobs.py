@@ -191,10 +191,10 @@ async def compare_job_versions(
     caller: Operator,
     database: DatabaseDep,
     row: OwnJob,
-    before: Annotated[int, Query(ge=1, description="Number of the older version.")],
+    before: Annotated[int, Query(ge=1, le=2**31 - 1, description="Number of the older version.")],
     after: Annotated[
         int | None,
-        Query(ge=1, description="Number of the newer version. Default: the version of the next start."),
+        Query(ge=1, le=2**31 - 1, description="Number of the newer version. Default: the version of the next start."),
     ] = None,
 ) -> VersionDiff:
     """Compare the specification and the code of two versions of a job, as its owner."""
