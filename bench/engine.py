@@ -38,7 +38,7 @@ def measure(kafka: KafkaSettings, home: Path, brokers: list[int], arguments: arg
     if "latency" in arguments.parts:
         singles, seconds = (50, 10.0) if quick else (200, 30.0)
         figures |= latency.measure(
-            kafka, home, singles=singles, seconds=seconds, subjects=arguments.subjects, kind=arguments.kind
+            kafka, home, singles=singles, seconds=seconds, subjects=arguments.latency_subjects, kind=arguments.kind
         )
     if "cost" in arguments.parts:
         figures |= cost.measure(kafka, home, brokers, seconds=15 if quick else 60, subjects=arguments.subjects)
@@ -117,8 +117,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer records and one round")
     parser.add_argument("--parts", nargs="+", default=["latency", "throughput", "overhead"])
     parser.add_argument("--kind", default="identity", help="the job of the part latency: identity, udf, python")
-    parser.add_argument("--subjects", nargs="+", default=SUBJECTS, help="of all parts but overhead")
+    parser.add_argument("--subjects", nargs="+", help="of all parts but overhead")
     arguments = parser.parse_args()
+    arguments.latency_subjects = tuple(arguments.subjects or ("clonos_live", *SUBJECTS))
+    arguments.subjects = arguments.subjects or SUBJECTS
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)
         log_progress("starting a broker")

@@ -42,7 +42,7 @@ Subject = Literal[
     "quix",
     "quix_tuned",
 ]
-SUBJECTS: tuple[Subject, ...] = ("clonos", "clonos_live", "spark_default", "spark_tuned")
+SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
 _SAMPLE_S = 0.5
@@ -215,7 +215,7 @@ def _command(
         assert cluster is not None
         place = cluster.spec() | ({"delivery": "atomic-epoch"} if subject == "clonos_atomic" else {})
     elif subject == "clonos_live":
-        place = {"trigger": {"mode": "auto" if kind == "service" else "live"}}
+        place = {"trigger": {"mode": "live"}}
     elif subject == "clonos_local":
         assert cluster is not None
         place = {"master": f"local[{cluster.executors}]"}

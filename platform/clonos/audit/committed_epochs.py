@@ -19,7 +19,6 @@ class CommittedEpoch(NamedTuple):
     total: Sum  # of a step of a live epoch: up to that step
 
 
-_LANES = 3  # have the steps of a live epoch in turn
 _EpochKey = tuple[int, str, int]  # lineage, query, epoch
 
 
@@ -36,7 +35,7 @@ class CommittedEpochs:
 
     def __init__(self, kafka: KafkaSettings, job: str) -> None:
         self._history = History(kafka, job)
-        self._markers: dict[_EpochKey, dict[tuple[int, int], Marker]] = {}
+        self._markers: dict[_EpochKey, dict[int, Marker]] = {}
         self._waiting: list[EpochCommitted] = []
         self._steps: dict[_EpochKey, dict[int, Marker]] = {}
         self._counted_steps: dict[_EpochKey, int] = {}  # the newest step that is counted
@@ -105,10 +104,10 @@ class CommittedEpochs:
         if _key(marker) in self._counted:
             return
         lanes = self._markers.setdefault(_key(marker), {})
-        known = lanes.get((marker.lane, marker.step))
+        known = lanes.get(marker.lane)
         if known is not None and known != marker:  # a claim repeats the newest marker as it is
             self.repeated.append(f"{marker.query} epoch {marker.epoch} lane {marker.lane}")
-        lanes[marker.lane, marker.step] = marker
+        lanes[marker.lane] = marker
 
     def _count(self) -> None:
         """Add the committed epochs whose markers are visible, and the steps of live epochs."""
@@ -116,9 +115,12 @@ class CommittedEpochs:
             del self._waiting[: self._truncated()]
         for key, steps in sorted(self._steps.items()):
             _, query, epoch = key
-            first = min(steps, default=1)
-            # Lanes are read one after the other: of the first steps, one may be missing that is read next.
-            counted = self._counted_steps.get(key, 0 if first <= _LANES else first - 1)
+            if key not in self._counted_steps:
+                first = min(steps)
+                # Lanes are read one after the other: of the first steps, one may be missing that is read next.
+                lanes = steps[first].input_slice.until
+                self._counted_steps[key] = 0 if first <= lanes else first - 1
+            counted = self._counted_steps[key]
             while (marker := steps.pop(counted + 1, None)) is not None:
                 self._counted_steps[key] = counted = marker.step
                 published = Sum(marker.records, int.from_bytes(marker.digest[8:]))

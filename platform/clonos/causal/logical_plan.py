@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from clonos.causal.naming import shown_in_plans
 
 _UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
+
+
+class PythonFunction(NamedTuple):
+    """A Python function in a plan: one use of it."""
+
+    name: str
+    expression: int  # Spark's id of the expression
+    eval_type: int  # pyspark.util.PythonEvalType
 
 
 class PlanNode:
@@ -36,22 +44,19 @@ class PlanNode:
         """Return the root of an expression, from a field of a node."""
         return _tree(iter(fields))
 
-    def functions(self) -> Iterator[tuple[str, int]]:
-        """Name and expression id of each Python function that this node evaluates."""
-        yield from ((udf["name"], udf["resultId"]["id"]) for udf in _udfs(self.fields))
-
-    def python_types(self) -> Iterator[tuple[str, int]]:
-        """Name and ``PythonEvalType`` of each Python function that this node evaluates."""
-        yield from ((udf["name"], udf["evalType"]) for udf in _udfs(self.fields))
+    def functions(self) -> Iterator[PythonFunction]:
+        """Yield the Python functions that this node evaluates."""
+        for udf in _udfs(self.fields):
+            yield PythonFunction(udf["name"], udf["resultId"]["id"], udf["evalType"])
 
     def results(self) -> Iterator[tuple[str, Any]]:
         """Name and declared type of each Python function that this node evaluates; the type as Spark's JSON."""
         yield from ((udf["name"], udf["dataType"]) for udf in _udfs(self.fields))
 
-    def operators(self) -> Iterator[tuple[str, int]]:
+    def operators(self) -> Iterator[PythonFunction]:
         """Return the functions of this node that belong to operators."""
         shown = shown_in_plans()
-        return (udf for udf in self.functions() if udf[0] in shown)
+        return (function for function in self.functions() if function.name in shown)
 
 
 def logical_plan(frame: DataFrame) -> PlanNode:

@@ -45,28 +45,29 @@ def check_shape(frame: DataFrame) -> None:
                 "by columns or number instead, and sort where the output is read.",
             )
     evaluations = Counter(udf for node in root.all() for udf in node.operators())
-    for (name, _), times in evaluations.items():
+    for operator, times in evaluations.items():
         if times > 1:
             raise SpecError(
-                f"The operator {name} would be evaluated {times} times for one use, with one set of determinants.",
+                f"The operator {operator.name} would be evaluated {times} times for one use, with one set of "
+                "determinants.",
                 hint="put its result into a column first (withColumn) and use that; where a frame is joined or united "
                 "with itself, call it on each branch.",
             )
     for node in root.all():
-        operator = None if node.streams() else next(node.operators(), None)
-        if operator is not None:
+        outside = None if node.streams() else next(node.operators(), None)
+        if outside is not None:
             raise SpecError(
-                f"The operator {operator[0]} runs on a DataFrame that is not a stream. Spark computes it outside of "
+                f"The operator {outside.name} runs on a DataFrame that is not a stream. Spark computes it outside of "
                 "the epochs, where answers of services are not recorded.",
                 hint="join first and call it on the result, or compute the column before the job and read it.",
             )
     for node in root.all():
         if node.kind == "Repartition" and not node.fields["shuffle"]:
             below = [
-                name
+                operator.name
                 for child in node.children
                 for descendant in _in_its_tasks(child)
-                for name, _ in descendant.operators()
+                for operator in descendant.operators()
             ]
             if below:
                 raise SpecError(

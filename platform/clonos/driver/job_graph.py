@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
+from clonos.causal.logical_plan import PlanNode, PythonFunction, logical_plan, mentions
 from clonos.causal.naming import defined_operators
 from clonos.driver.repeatable import StreamingScan, streaming_scans
 from clonos.formats.poison import COLUMN, FANNED_OUT, UDF_NAME
@@ -86,13 +86,13 @@ def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Grap
 
 
 def _query(
-    query: Query, plan: PlanNode, names: Mapping[tuple[str, int], str], dead_letters: Mapping[str, str]
+    query: Query, plan: PlanNode, names: Mapping[PythonFunction, str], dead_letters: Mapping[str, str]
 ) -> GraphQuery:
     scans = streaming_scans(query.frame)
     default = getattr(query.sink, "topic", None)
     by_row = hasattr(query.sink, "topic") and "topic" in query.frame.columns
     outputs, complete = _topics(plan) if by_row else (set[str](), True)
-    decoded = {name for node in plan.all() for name, _ in node.functions() if name in dead_letters}
+    decoded = {function.name for node in plan.all() for function in node.functions()} & dead_letters.keys()
     publishes = COLUMN in query.frame.columns and getattr(query.sink, "publishes_dead_letters", False)
     return GraphQuery(
         sink=type(query.sink).__name__,
@@ -117,7 +117,7 @@ def _pattern(scan: StreamingScan) -> str:
     return whole[1] if whole else pattern
 
 
-def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[GraphOperator]:
+def _operators(plan: PlanNode, names: Mapping[PythonFunction, str]) -> list[GraphOperator]:
     """Return the operators of a query, those nearest to the sources first."""
     operators: dict[str, GraphOperator] = {}
     for node in reversed(list(plan.all())):
@@ -126,8 +126,8 @@ def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[Gra
         for function in node.functions():
             if function in names:
                 operators.setdefault(names[function], GraphOperator(names[function], takes, timers))
-            elif function[0].startswith(UDF_NAME):
-                number = function[0].removeprefix(UDF_NAME)
+            elif function.name.startswith(UDF_NAME):
+                number = function.name.removeprefix(UDF_NAME)
                 name = "clonos.decode" if number == "1" else f"clonos.decode#{number}"
                 operators.setdefault(name, GraphOperator(name))
     return list(operators.values())
@@ -138,13 +138,13 @@ def _times(node: PlanNode) -> list[Any]:
     return [node.fields.get("timeMode"), node.fields.get("timeout")]
 
 
-def _operator_names(plans: Sequence[PlanNode]) -> dict[tuple[str, int], str]:
-    """Return the operator of each Python function in the plans of a job: (name in plans, expression id) → operator.
+def _operator_names(plans: Sequence[PlanNode]) -> dict[PythonFunction, str]:
+    """Return the operator of each Python function in the plans of a job.
 
     Several operators may have one name in plans. Spark numbers expressions in the order of the operators' uses. If a
     use is in no plan, its number is missing, and the name in plans stands for the operator.
     """
-    evaluated: dict[tuple[str, ...], set[tuple[str, int]]] = {}
+    evaluated: dict[tuple[str, ...], set[PythonFunction]] = {}
     candidates: dict[tuple[str, ...], list[str]] = {}
     for operator, shown in defined_operators().items():
         candidates.setdefault(shown, []).append(operator)
@@ -152,17 +152,17 @@ def _operator_names(plans: Sequence[PlanNode]) -> dict[tuple[str, int], str]:
     for plan in plans:
         for node in plan.all():
             for function in node.operators():
-                evaluated.setdefault(by_name[function[0]], set()).add(function)
-    names: dict[tuple[str, int], str] = {}
+                evaluated.setdefault(by_name[function.name], set()).add(function)
+    names: dict[PythonFunction, str] = {}
     for shown, functions in evaluated.items():
-        in_order = sorted(functions, key=lambda function: function[1])
+        in_order = sorted(functions, key=lambda function: function.expression)
         operators = candidates[shown]
         if len(operators) == 1:
             names |= dict.fromkeys(in_order, operators[0])
         elif len(operators) == len(in_order):
             names |= dict(zip(in_order, operators, strict=True))
         else:
-            names |= {function: function[0] for function in in_order}
+            names |= {function: function.name for function in in_order}
     return names
 
 

@@ -44,16 +44,10 @@ _STEPS_RETAINED: Final = 50_000  # whose markers are in the log, of 200 to 300 b
 _OPERATORS: Final = frozenset(
     {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "StreamingRelationV2"}
 )
+_EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
 # Spark computes these once, when the epoch begins.
-_ONCE: Final = (
-    "CurrentTimestamp",
-    "CurrentDate",
-    "CurrentTime",
-    "LocalTimestamp",
-    "expressions.Now",
-    "CurrentBatchTimestamp",
-)
-_SUBQUERIES: Final = ("Subquery", "ListQuery", "expressions.Exists")
+_ONCE: Final = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now", "CurrentBatchTimestamp")
+_SUBQUERIES: Final = ("ScalarSubquery", "InSubquery", "ListQuery", "Exists", "LateralSubquery")
 _IN_ARROW: Final = (
     PythonEvalType.SQL_ARROW_BATCHED_UDF,
     PythonEvalType.SQL_SCALAR_PANDAS_UDF,
@@ -95,19 +89,18 @@ def _of_node(node: PlanNode, spark: SparkSession) -> str:
         return f"it has the operator {node.kind}"
     if because := _of_functions(node, spark):
         return because
-    if once := [name for name in _ONCE if mentions(node.fields, name)]:
-        return f"it uses {once[0].rpartition('.')[2]}, which Spark computes once for each epoch"
-    is_subquery = node.kind != "SubqueryAlias" and any(mentions(node.fields, name) for name in _SUBQUERIES)
-    return "it has a subquery" if is_subquery else ""
+    if once := next((name for name in _ONCE if mentions(node.fields, _EXPRESSIONS + name)), ""):
+        return f"it uses {once}, which Spark computes once for each epoch"
+    return "it has a subquery" if any(mentions(node.fields, _EXPRESSIONS + name) for name in _SUBQUERIES) else ""
 
 
 def _of_functions(node: PlanNode, spark: SparkSession) -> str:
-    if mentions(node.fields, "PythonUDTF"):
+    if mentions(node.fields, _EXPRESSIONS + "PythonUDTF"):
         return "it has a table function in Python"
-    if operator := next((name for name, _ in node.operators()), ""):
-        return f"it has the operator {operator}, whose answers are recorded by epoch"
-    if slow := [name for name, kind in node.python_types() if kind not in _IN_ARROW]:
-        return f"it has the Python function {slow[0]}: only those with useArrow=True and a pandas_udf of series can"
+    if operator := next(node.operators(), None):
+        return f"it has the operator {operator.name}, whose answers are recorded by epoch"
+    if other := next((function for function in node.functions() if function.eval_type not in _IN_ARROW), None):
+        return f"it has the Python function {other.name}: only those with useArrow=True and a pandas_udf of series can"
     if any(node.functions()) and LIVE_PYTHON not in (spark.conf.get(EXTENSIONS, "") or ""):
         return f"it has Python functions, and the session is without the extension {LIVE_PYTHON}"
     return ""

@@ -24,7 +24,7 @@ from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.spark import live
 from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
-from clonos.spark.repeatable_kafka import deleted_topics, first_bound, set_bound, stop_waiting
+from clonos.spark.repeatable_kafka import deleted_topics, first_bound, most_live_tasks, set_bound, stop_waiting
 from clonos.spark.user_session import promised_settings
 
 _log = logging.getLogger("clonos")
@@ -129,7 +129,7 @@ class Running:
                 promised_settings(spark, self._settings),
                 first_bound(spark, self.runner.bound),
                 deleted_topics(spark, self._finished_topics),
-                live.most_tasks(spark, self.runner.most_tasks),
+                most_live_tasks(spark, self.runner.most_tasks),
             ):
                 self.stream = writer.start()
             # A wait at the broker would delay records of another source, or the next epoch of a slow trigger.

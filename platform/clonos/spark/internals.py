@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -116,6 +118,16 @@ class _Jvm:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name) if name[:1].isupper() else _Package(self._view._gateway_client, name)
+
+
+@contextlib.contextmanager
+def local_property(spark: SparkSession, name: str, value: str | None) -> Iterator[None]:
+    """Set a local property of Spark inside the context, for the queries that start there."""
+    spark.sparkContext.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 def jvm_of(spark: SparkSession) -> Any:

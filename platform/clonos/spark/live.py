@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -17,10 +17,8 @@ from clonos.spark.kafka_clients import JvmProducer, failures
 from clonos.spark.lane_sink import EpochWriter
 
 _ALLOWLIST: Final = "spark.sql.streaming.realTimeMode.allowlistCheck"
-COMMIT: Final = (
-    'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'  # Spark's commit-log entry of a query without state
-)
-_TASKS: Final = "clonos.liveTasks"  # a local property
+# Spark's commit-log entry of a query without state.
+COMMIT: Final = 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'
 
 
 class Steps(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,7 +27,6 @@ class Steps(msgspec.Struct, frozen=True, rename="camel"):
     steps: int  # number of steps
     records: int  # number of records of the output
     dead_letters: int  # number of poison records among them
-    bytes: int  # their size in memory
     longest_micros: int  # duration of the longest step, in microseconds
     latencies: dict[int, int]  # class of an end-to-end latency → number of input records
     next: Progress  # topic → partition → next offset that the tasks read
@@ -46,12 +43,11 @@ class StepPublisher:
         spark: The session.
         run_id: ``StreamingQuery.runId``.
         name: For messages.
-        interval_ms: The least time between two steps.
     """
 
-    def __init__(self, spark: SparkSession, run_id: str, name: str, interval_ms: int) -> None:
+    def __init__(self, spark: SparkSession, run_id: str, name: str) -> None:
         self._spark = spark
-        self._java: Any = jvm_of(spark).clonos.StepPublisher(run_id, name, interval_ms)
+        self._java: Any = jvm_of(spark).clonos.StepPublisher(run_id, name)
 
     def begin(
         self,
@@ -147,13 +143,3 @@ def allow_operators(spark: SparkSession) -> None:
     Spark reads the setting when an epoch begins, so it stays.
     """
     spark.conf.set(_ALLOWLIST, "false")
-
-
-@contextlib.contextmanager
-def most_tasks(spark: SparkSession, tasks: int) -> Iterator[None]:
-    """Let each epoch of live queries that start inside the context have at most this many tasks."""
-    spark.sparkContext.setLocalProperty(_TASKS, str(tasks))
-    try:
-        yield
-    finally:
-        spark.sparkContext.setLocalProperty(_TASKS, None)  # type: ignore[arg-type]

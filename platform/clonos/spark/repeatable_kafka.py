@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from clonos.errors import SpecError
-from clonos.spark.internals import has_class, jvm_of
+from clonos.spark.internals import has_class, jvm_of, local_property
 
 FORMAT: Final = "clonos.RepeatableKafka"
 _OPTION: Final = "longPollMs"
@@ -25,6 +26,7 @@ _WAIT_MS: Final = 200
 _MAX_WAIT_MS: Final = 600_000
 _BOUND: Final = "clonos.epochBound"  # a local property
 _FINISHED: Final = "clonos.finishedTopics"  # a local property
+_LIVE_TASKS: Final = "clonos.liveTasks"  # a local property
 
 
 @contextlib.contextmanager
@@ -56,24 +58,19 @@ def long_poll_option(spark: SparkSession) -> dict[str, str]:
     return {_OPTION: setting}
 
 
-@contextlib.contextmanager
-def first_bound(spark: SparkSession, records: int) -> Iterator[None]:
+def first_bound(spark: SparkSession, records: int) -> AbstractContextManager[None]:
     """Bound the epochs of queries that start inside the context: `records` for each source without a limit."""
-    spark.sparkContext.setLocalProperty(_BOUND, str(records))
-    try:
-        yield
-    finally:
-        spark.sparkContext.setLocalProperty(_BOUND, None)  # type: ignore[arg-type]
+    return local_property(spark, _BOUND, str(records))
 
 
-@contextlib.contextmanager
-def deleted_topics(spark: SparkSession, topics: Collection[str]) -> Iterator[None]:
+def deleted_topics(spark: SparkSession, topics: Collection[str]) -> AbstractContextManager[None]:
     """Let queries that start inside the context continue without `topics`, which were read to their end and deleted."""
-    spark.sparkContext.setLocalProperty(_FINISHED, ",".join(sorted(topics)) or None)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        spark.sparkContext.setLocalProperty(_FINISHED, None)  # type: ignore[arg-type]
+    return local_property(spark, _FINISHED, ",".join(sorted(topics)) or None)
+
+
+def most_live_tasks(spark: SparkSession, tasks: int) -> AbstractContextManager[None]:
+    """Let each epoch of live queries that start inside the context have at most this many tasks."""
+    return local_property(spark, _LIVE_TASKS, str(tasks))
 
 
 def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:

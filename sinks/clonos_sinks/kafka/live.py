@@ -37,13 +37,11 @@ class LiveLanes:
         spark: The session.
         kafka: The Kafka cluster.
         settings: Those of the sink's lanes.
-        interval_ms: The least time between two steps.
     """
 
-    def __init__(self, spark: SparkSession, kafka: KafkaSettings, settings: LaneSettings, interval_ms: int) -> None:
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, settings: LaneSettings) -> None:
         self._spark = spark
         self._settings = settings
-        self._interval_ms = interval_ms
         self._connection = java_options(kafka)
         self.topic = settings.topic
         self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
@@ -105,7 +103,7 @@ class LiveLanes:
             tail = require_owner(lane.epoch, lane.assigned)
             self._ends.append(max(tail.end if tail else -1, lane.assigned.log_end))
         identity = lanes[0].identity
-        self._publisher = StepPublisher(self._spark, self.run_id, f"The steps of {identity.query}", self._interval_ms)
+        self._publisher = StepPublisher(self._spark, self.run_id, f"The steps of {identity.query}")
 
     def rehearse(self, _epoch: SinkEpoch, partitions: int) -> TaskPlan:
         """Let the tasks count their rows."""

@@ -132,7 +132,7 @@ class KafkaSink:
         """Create the writer of one start of a live query (`clonos.spark.live.LiveSink`)."""
         from clonos_sinks.kafka.live import LiveLanes
 
-        return LiveLanes(spark, kafka, self._lane_settings(), 0)
+        return LiveLanes(spark, kafka, self._lane_settings())
 
     def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
         """Return why the sink cannot publish in steps; empty: it can."""

@@ -327,6 +327,24 @@ def test_a_new_lineage_does_not_publish_the_steps_of_a_live_epoch_again(
     assert copy.faults() == {}
 
 
+def test_several_rows_of_a_record_go_to_several_topics(
+    kafka: KafkaSettings, copy: Copy, live: Callable[..., DriverThread], make_topic: MakeTopic
+) -> None:
+    other = make_topic(1, "other")
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        outputs = {copy.out: clonos.Output("value", key="key"), other: clonos.Output("value", key="key")}
+        ctx.sink(clonos.fan_out(rows, outputs), name="out")
+
+    copy.send_numbers(30)
+    thread = live(function)
+    thread.await_(copy.is_published, "the records are published")
+    stop(thread)
+    assert copy.faults() == {}
+    assert Counter((record.value() or b"").decode() for record in read_committed(kafka, other)) == Counter(copy.sent)
+
+
 def test_a_job_changes_its_mode(copy: Copy, live: Callable[..., DriverThread]) -> None:
     for mode in ("epochs", "live", "epochs", "auto"):
         copy.send_numbers(12)

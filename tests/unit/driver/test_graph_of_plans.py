@@ -38,7 +38,7 @@ def alias(name: str, value: Nodes) -> Nodes:
 
 
 def call(name: str, number: int) -> Nodes:
-    return expression("PythonUDF", name=name, resultId={"id": number})
+    return expression("PythonUDF", name=name, resultId={"id": number}, evalType=101)
 
 
 def project(child: Nodes, *columns: Nodes) -> Nodes:

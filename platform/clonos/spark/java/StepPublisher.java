@@ -39,7 +39,6 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   private final String run;
   private final String name;
-  private final long intervalNanos;
   private final Thread thread;
   private List<LaneProducer> producers = List.of();
   private StepMarkers markers;
@@ -49,10 +48,13 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   // What waits for the next step.
   private List<ProducerRecord<byte[], byte[]>> rows = new ArrayList<>();
   private RecordAges ages = new RecordAges();
-  private long agesSince = micros();
+  private long agesSince;
   private long waitingBytes;
   private long waitingRecords;
   private long waitingLetters;
+
+  /** The latencies of records without rows that no row was waiting for, since the last report. */
+  private RecordAges withoutRows = new RecordAges();
 
   /** The next offset of each source partition: all records before it are in a step, or wait for one. */
   private final Map<String, Map<Integer, Long>> next = new TreeMap<>();
@@ -70,12 +72,10 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   /**
    * @param run run id of the query
    * @param name for messages
-   * @param intervalMillis the least time between two steps
    */
-  public StepPublisher(String run, String name, long intervalMillis) {
+  public StepPublisher(String run, String name) {
     this.run = run;
     this.name = name;
-    intervalNanos = intervalMillis * 1_000_000L;
     thread = new Thread(this, "clonos-steps");
     thread.setDaemon(true);
     RUNNING.put(run, this);
@@ -100,11 +100,10 @@ public final class StepPublisher implements AutoCloseable, Runnable {
       long steps,
       long records,
       long deadLetters,
-      long bytes,
       long longestMicros,
       Map<Integer, Long> latencies,
       Map<String, Map<Integer, Long>> next) {
-    static final Figures NONE = new Figures(0, 0, 0, 0, 0, Map.of(), Map.of());
+    static final Figures NONE = new Figures(0, 0, 0, 0, Map.of(), Map.of());
 
     Figures with(Step step, long micros) {
       Map<Integer, Long> all = new TreeMap<>(latencies);
@@ -113,14 +112,13 @@ public final class StepPublisher implements AutoCloseable, Runnable {
           steps + 1,
           records + step.rows().size(),
           deadLetters + step.deadLetters(),
-          bytes + step.bytes(),
           Math.max(longestMicros, micros),
           all,
           next);
     }
 
-    Figures at(Map<String, Map<Integer, Long>> newest) {
-      return new Figures(steps, records, deadLetters, bytes, longestMicros, latencies, newest);
+    Figures at(Map<String, Map<Integer, Long>> newest, Map<Integer, Long> all) {
+      return new Figures(steps, records, deadLetters, longestMicros, all, newest);
     }
   }
 
@@ -161,17 +159,19 @@ public final class StepPublisher implements AutoCloseable, Runnable {
         await();
         check();
       }
-      if (waitingRecords == 0) {
-        agesSince = micros();
+      long now = micros();
+      boolean waits = !rows.isEmpty() || !computed.records.isEmpty();
+      if (waits && waitingRecords == 0) {
+        agesSince = now;
       }
       for (LiveRows.Finished record : finished) {
         next.computeIfAbsent(record.partition().topic(), topic -> new TreeMap<>())
             .merge(record.partition().partition(), record.offset(), Math::max);
         if (record.timestampMillis() >= 0) {
-          ages.count(agesSince - record.timestampMillis() * 1000);
+          (waits ? ages : withoutRows).count((waits ? agesSince : now) - record.timestampMillis() * 1000);
         }
       }
-      waitingRecords += finished.size();
+      waitingRecords += waits ? finished.size() : 0;
       boolean wake = rows.isEmpty() && !computed.records.isEmpty();
       for (ProducerRecord<byte[], byte[]> row : computed.records) {
         rows.add(row);
@@ -205,7 +205,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   /** Waits until all rows are published. */
   public synchronized void drain() {
-    while (failure == null && (publishing || !rows.isEmpty())) {
+    while (failure == null && !closed && (publishing || !rows.isEmpty())) {
       await();
     }
     check();
@@ -218,7 +218,10 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   /** Returns what was published since the last call, as JSON. */
   public synchronized String take() throws JsonProcessingException {
-    Figures taken = figures.at(rows.isEmpty() && !publishing ? next : published);
+    Map<Integer, Long> latencies = new TreeMap<>(figures.latencies());
+    withoutRows.addLatencies(0, latencies);
+    withoutRows = new RecordAges();
+    Figures taken = figures.at(rows.isEmpty() && !publishing ? next : published, latencies);
     figures = Figures.NONE;
     return JSON.writeValueAsString(taken);
   }
@@ -263,7 +266,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
         endedAt = System.nanoTime();
         typical += (endedAt - began - typical) / SMOOTHING;
         long pace = Math.max(SHORTEST_PAUSE_NANOS, Math.min(PAUSE_PER_STEP * typical, LONGEST_PAUSE_NANOS));
-        pauseNanos = Math.max(intervalNanos, step.inputRecords() > 1 ? pace : 0);
+        pauseNanos = step.inputRecords() > 1 ? pace : 0;
         finish(step, endedAt - began);
       }
     } catch (Throwable failed) {
@@ -282,8 +285,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
       RecordAges ages,
       long agesSince,
       long inputRecords,
-      long deadLetters,
-      long bytes) {}
+      long deadLetters) {}
 
   private synchronized Step awaitStep(long endedAt) throws InterruptedException {
     while (rows.isEmpty() && !closed) {
@@ -299,10 +301,9 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     }
     Map<String, Map<Integer, Long>> offsets = new TreeMap<>();
     next.forEach((topic, partitions) -> offsets.put(topic, new TreeMap<>(partitions)));
-    Step step = new Step(rows, offsets, ages, agesSince, waitingRecords, waitingLetters, waitingBytes);
+    Step step = new Step(rows, offsets, ages, agesSince, waitingRecords, waitingLetters);
     rows = new ArrayList<>();
     ages = new RecordAges();
-    agesSince = micros();
     waitingBytes = 0;
     waitingRecords = 0;
     waitingLetters = 0;
