@@ -10,7 +10,7 @@ import functools
 import random as _random
 import uuid as _uuid
 
-from clonos.causal.scope import current_epoch, current_task, operator_required, positional
+from clonos.causal.scope import current_epoch, current_task, operator_required, positional, time_ms
 from clonos.errors import ParameterMissing
 
 
@@ -18,7 +18,8 @@ def now() -> dt.datetime:
     """Return the time of the current epoch, the same for all of its rows.
 
     The driver writes it to the epoch's plan before the first task starts, so a replay returns the same time. For the
-    true time of a row see `clonos.clock`.
+    true time of a row see `clonos.clock`. In a live query it is the time of the rows that the function gets at once. It
+    never goes back, also after a failure.
 
     Returns:
         An aware datetime in UTC, in milliseconds.
@@ -30,7 +31,7 @@ def now() -> dt.datetime:
             return clonos.now()
     """
     epoch = current_epoch()
-    return dt.datetime.now(dt.UTC) if epoch is None else _time(epoch.timestamp_ms)
+    return dt.datetime.now(dt.UTC) if epoch is None else _time(time_ms(epoch))
 
 
 @functools.lru_cache(maxsize=16)

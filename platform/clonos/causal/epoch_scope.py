@@ -36,6 +36,9 @@ class EpochScope(msgspec.Struct, frozen=True):
     claim_offsets: dict[int, int]
     params: dict[str, str]  # the job's parameters
     rehearsal: bool = False  # whether the epoch is a rehearsal, in which no user function may receive rows
+    # Of a live epoch: the machine's monotonic clock at `timestamp_ms`, in nanoseconds. It is never replayed, so nothing
+    # is recorded, and it lasts, so its time is that of the Arrow batch. 0: it is not live.
+    live_since_ns: int = 0
 
 
 _encoder = msgspec.json.Encoder()

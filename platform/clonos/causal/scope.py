@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
@@ -102,6 +103,8 @@ class TaskScope:
         self._recorder.flush()
         if self.failure is not None:
             raise self.failure
+        if self.epoch.live_since_ns:
+            self.answers.clear()  # the next batch, which may come minutes later, asks again
 
     @property
     def tally(self) -> Tally:
@@ -163,6 +166,18 @@ class Group:
 _task: ContextVar[TaskScope | None] = ContextVar("clonos_task", default=None)
 _row: ContextVar[_Row | Group | None] = ContextVar("clonos_row", default=None)
 _implicit: dict[int, TaskScope] = {}
+_batch_ms = 0  # the time of this worker's newest batch in a live epoch
+
+
+def begin_batch(epoch: EpochScope) -> None:
+    """Set the time of a live epoch, for the Arrow batch that this worker has just received."""
+    global _batch_ms
+    _batch_ms = epoch.timestamp_ms + (time.monotonic_ns() - epoch.live_since_ns) // 1_000_000
+
+
+def time_ms(epoch: EpochScope) -> int:
+    """Return the time of an epoch; in a live epoch that of this worker's newest Arrow batch. In milliseconds."""
+    return max(epoch.timestamp_ms, _batch_ms) if epoch.live_since_ns else epoch.timestamp_ms
 
 
 def current_epoch() -> EpochScope | None:

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec.structs import replace
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.util import PythonEvalType
 
+from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.epochs import Begun, EpochRunner
@@ -26,10 +28,11 @@ from clonos.driver.repeatable import streaming_scans
 from clonos.extend.sink import LaneReport
 from clonos.extend.source import Progress
 from clonos.faults import reach
+from clonos.formats.poison import drops
 from clonos.jobs.context import Query
 from clonos.jobs.spec import Trigger
 from clonos.log.claiming import Ownership
-from clonos.log.records import EpochCommitted, InputSlice, Marker
+from clonos.log.records import EpochCommitted, EpochIdentity, InputSlice, Marker, Plan
 from clonos.settings import KafkaSettings
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, first_offsets, offset_entry, source_line
@@ -52,6 +55,8 @@ _IN_ARROW: Final = (
     PythonEvalType.SQL_ARROW_BATCHED_UDF,
     PythonEvalType.SQL_SCALAR_PANDAS_UDF,
     PythonEvalType.SQL_SCALAR_ARROW_UDF,
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
 )
 _LIMITS: Final = (
     "maxoffsetspertrigger",
@@ -97,10 +102,8 @@ def _of_node(node: PlanNode, spark: SparkSession) -> str:
 def _of_functions(node: PlanNode, spark: SparkSession) -> str:
     if mentions(node.fields, _EXPRESSIONS + "PythonUDTF"):
         return "it has a table function in Python"
-    if operator := next(node.operators(), None):
-        return f"it has the operator {operator.name}, whose answers are recorded by epoch"
     if other := next((function for function in node.functions() if function.eval_type not in _IN_ARROW), None):
-        return f"it has the Python function {other.name}: only those with useArrow=True and a pandas_udf of series can"
+        return f"it has the Python function {other.name}, which takes no Arrow data: pass useArrow=True to F.udf"
     if any(node.functions()) and LIVE_PYTHON not in (spark.conf.get(EXTENSIONS, "") or ""):
         return f"it has Python functions, and the session is without the extension {LIVE_PYTHON}"
     return ""
@@ -138,6 +141,8 @@ class LiveRunner(EpochRunner):
         plan = super().begin(epoch, partitions)
         begun = self._begun
         assert begun is not None
+        scope = replace(self._scope(begun.identity, begun.plan), live_since_ns=time.monotonic_ns())
+        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(scope))
         self._records = 0
         self._reported = False
         self._ended = threading.Event()
@@ -169,14 +174,14 @@ class LiveRunner(EpochRunner):
                 if not ended.is_set():
                     self._report_steps(begun, self._writer.take())
 
-    def _report_steps(self, begun: Begun, steps: Steps) -> None:
+    def _report_steps(self, begun: Begun, steps: Steps, dropped: int = 0) -> None:
         """Emit the figures of the steps since the last report."""
         name = begun.identity.query
         read = Counter[str]()
         for topic, partitions in steps.next.items():
             for partition, next_ in partitions.items():
                 read[topic] += next_ - self._offsets.get(topic, {}).get(partition, next_)
-        if not steps.steps and not read.total():
+        if not steps.steps and not read.total() and not dropped:
             return
         self._reported = True
         self._offsets = merged(self._offsets, steps.next)
@@ -191,6 +196,7 @@ class LiveRunner(EpochRunner):
                 records_out=steps.records,
                 published_lanes=steps.steps,
                 dead_letters=steps.dead_letters,
+                dropped=dropped,
                 duration_ms=round(steps.longest_micros / 1000),
                 topics_in=dict(read),
                 latencies=steps.latencies,
@@ -212,7 +218,8 @@ class LiveRunner(EpochRunner):
         self._clear_scope()
         with self._reporting:
             self._ended.set()
-            self._report_steps(begun, self._writer.take())
+            dropped = drops.take(name, epoch, str(begun.identity.owner))  # Spark sums them up when tasks end
+            self._report_steps(begun, self._writer.take(), dropped)
         with self._own.lock:
             end_epoch(self._own, begun.plan.query, epoch, self._end_entry(begun), self._records)
         reach("epoch-committed", query=name, epoch=epoch, replay=False)
@@ -225,6 +232,9 @@ class LiveRunner(EpochRunner):
         self.finished += 1
         if self.last_epoch is not None and epoch >= self.last_epoch:
             self.stopping = True
+
+    def _scope(self, identity: EpochIdentity, plan: Plan) -> EpochScope:
+        return replace(super()._scope(identity, plan), depth="0")  # it is never replayed
 
     def _end_entry(self, begun: Begun) -> str:
         return with_offsets(begun.plan.offsets, self._offsets)

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from clonos.carried_errors import carry, carrying
 from clonos.causal import exact
 from clonos.causal.naming import operator_name
-from clonos.causal.scope import TaskScope, current_epoch, open_task_scope
+from clonos.causal.scope import TaskScope, current_epoch, open_task_scope, time_ms
 from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
 from clonos.formats.poison import COLUMN, HEADERS, POISON, UDF_NAME, VERDICT, DropCount, Policy, drops
@@ -58,7 +58,7 @@ class Bound(NamedTuple):
         epoch = current_epoch()
         if epoch is None:
             return {}
-        latest = dt.datetime.fromtimestamp(epoch.timestamp_ms / 1000 + self.ahead_s, dt.UTC)
+        latest = dt.datetime.fromtimestamp(time_ms(epoch) / 1000 + self.ahead_s, dt.UTC)
         times = records.field(self.event_time).to_pylist()
         text = f"is after {latest.isoformat(timespec='milliseconds')}, the time of the epoch and max_ahead"
         return {
@@ -267,8 +267,9 @@ class _Decoding:
         try:
             return registry_at(url).schema(number, serialized=serialized)
         except UnknownSchema:
-            self._unknown.add(key)
-            if self._scope is not None:
+            if self._scope is None:
+                self._unknown.add(key)
+            else:
                 self._scope.record(Determinant(key, b"", failed=True))
             raise
 

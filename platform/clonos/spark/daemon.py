@@ -33,7 +33,7 @@ from clonos.causal import exact
 from clonos.causal.logged import task_fields
 from clonos.errors import JobCodeError
 from clonos.settings import Settings
-from clonos.spark import arrow_results, forks
+from clonos.spark import arrow_results, forks, live_batches
 from clonos.telemetry.logs import configure_logs
 
 _work = pyspark.daemon.worker
@@ -108,6 +108,7 @@ def _flushed(batches: Iterator[Any], stream: Any) -> Iterator[Any]:
 
 _ArrowSerializer.dump_stream = _dump_each_batch  # type: ignore[method-assign,assignment]
 arrow_results.install()
+live_batches.install()
 
 if __name__ == "__main__":
     settings = Settings()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 import uuid
 
 import pytest
-from scopes import EPOCH, task
+from scopes import EPOCH, counted, recorder, task
 
 import clonos
 from clonos.causal import derived
 from clonos.causal.epoch_scope import decode_scope, encode_scope
-from clonos.causal.scope import TaskScope, row_scope, task_scope
+from clonos.causal.scope import TaskScope, begin_batch, row_scope, task_scope
 
 pytestmark = pytest.mark.usefixtures("fake_recorder")
 
@@ -105,3 +106,20 @@ def test_random_is_uniform_in_the_unit_interval() -> None:
 
 def test_epoch_scope_survives_encoding() -> None:
     assert decode_scope(encode_scope(EPOCH)) == EPOCH
+
+
+def test_a_live_epoch_has_the_time_of_the_batch_and_shares_answers_within_it() -> None:
+    service, calls = counted()
+    scope = task(live_since_ns=time.monotonic_ns() - 90_000_000_000, depth="0")
+    times = []
+    with task_scope(scope):
+        for _ in range(2):
+            begin_batch(scope.epoch)
+            times += [clonos.now(), clonos.now()]
+            service("a"), service("a")
+            time.sleep(0.002)
+            scope.flush()
+    assert times[0] == times[1] < times[2] == times[3]
+    assert 90 <= (times[0] - dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, dt.UTC)).total_seconds() < 120
+    assert len(calls) == 2
+    assert recorder(scope).written == []

@@ -1,0 +1,98 @@
+"""Python functions in live queries: what a function returns for a batch leaves the worker before the next batch comes.
+
+A live epoch lasts minutes, and `clonos.LivePython` sends a worker the next batch when it has the results of the last
+one. A function on an iterator may ask for the next batch first. Then its input ends, as at the end of a task, and the
+next batch is the input of another call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyspark.worker
+from pyspark.util import PythonEvalType
+
+from clonos.causal.epoch_scope import EpochScope
+from clonos.causal.scope import begin_batch, current_epoch
+
+Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
+"""Computes the results of a task, as PySpark builds it: (the number of the task, batches) → batches."""
+
+_ON_ITERATORS = (PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF, PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF)
+_read_udfs = pyspark.worker.read_udfs
+
+
+def install() -> None:
+    """Prepare the functions of this Python worker for live queries."""
+    pyspark.worker.read_udfs = _read_live
+
+
+def _read_live(pickle: Any, infile: Any, eval_type: int, *more: Any) -> Any:
+    """Read the functions of a task as PySpark does."""
+    evaluate, *others = _read_udfs(pickle, infile, eval_type, *more)  # type: ignore[no-untyped-call]
+    epoch = current_epoch()
+    if epoch is not None and epoch.live_since_ns:
+        evaluate = batch_by_batch(evaluate, epoch, on_iterators=eval_type in _ON_ITERATORS)
+    return evaluate, *others
+
+
+def batch_by_batch(evaluate: Evaluate, epoch: EpochScope, *, on_iterators: bool) -> Evaluate:
+    """Return the computation of a live task.
+
+    Args:
+        evaluate: PySpark's computation.
+        epoch: The live epoch.
+        on_iterators: Whether the function takes an iterator of batches. It returns one row for each row.
+    """
+
+    def live(task: int, batches: Iterator[Any]) -> Iterator[Any]:
+        timed = _timed(batches, epoch)
+        if not on_iterators:
+            yield from evaluate(task, timed)
+            return
+        for first in timed:
+            call = _Call(first, timed)
+            yield from call.counted(evaluate(task, call.input()))
+
+    return live
+
+
+def _timed(batches: Iterator[Any], epoch: EpochScope) -> Iterator[Any]:
+    for batch in batches:
+        begin_batch(epoch)
+        yield batch
+
+
+class _Call:
+    """One call of a function on an iterator.
+
+    Args:
+        first: The first batch.
+        later: The batches after it.
+    """
+
+    def __init__(self, first: Any, later: Iterator[Any]) -> None:
+        self._first = first
+        self._later = later
+        self._due = 0  # number of rows that the function has read and not returned
+
+    def input(self) -> Iterator[Any]:
+        """Yield batches, until the function asks for one before it has returned the rows of the last."""
+        batch = self._first
+        while batch is not None:
+            self._due += _rows(batch)
+            yield batch
+            batch = next(self._later, None) if self._due == 0 else None
+
+    def counted(self, results: Iterator[Any]) -> Iterator[Any]:
+        """Yield the results of the call."""
+        for result in results:
+            self._due -= _rows(result)
+            yield result
+
+
+def _rows(batch: Any) -> int:
+    """Return the number of rows of a batch of PySpark: an Arrow batch, or a tuple with a series of pandas first."""
+    return batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch[0])
