@@ -20,6 +20,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeEngine
 
 from clonos.jobs.spec import JobSpec
+from clonos.resources.checkpoints import EpochCheckpoint
 from clonos.resources.hosts import RunSpec
 from clonos.resources.jobs import Failure, KafkaReport, Phase, QueryReturn, StopRequest, WaitingReport
 from clonos.telemetry.driver_events import Executor
@@ -147,6 +148,9 @@ class QueryFigures(Struct):
     dropped: int = 0
     late_rows: int = 0
     late_at: datetime | None = None
+    mode: Literal["live", "epochs"] | None = None
+    because: str = ""
+    seconds: list[EpochCheckpoint] = field(default_factory=list)  # of a live query: the newest ones, for its rates
     operators: dict[str, OperatorFigures] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     lag_at: datetime | None = None

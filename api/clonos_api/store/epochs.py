@@ -18,6 +18,7 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
+from clonos.resources.checkpoints import EpochCheckpoint
 from clonos.resources.hosts import EventsBatch
 from clonos.resources.jobs import KafkaReport, WaitingReport
 from clonos.telemetry.driver_events import (
@@ -25,6 +26,7 @@ from clonos.telemetry.driver_events import (
     Following,
     Kafka,
     Lag,
+    Mode,
     OpenTransactions,
     Rehearsed,
     Retention,
@@ -48,6 +50,7 @@ from clonos_api.store.ingest import (
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
+from clonos_api.store.recent_epochs import RATED
 from clonos_api.store.series import Place, duration_class, places
 from clonos_api.store.tables import EpochRow, GenerationRow, HostRow, JobRow, RunRow
 
@@ -57,6 +60,8 @@ _OPERATORS: Final = 200
 _QUERIES: Final = 200
 # Of the duration of slow epochs, with each faster epoch: half of it after 35 epochs.
 _SLOW_DECAY: Final = 0.98
+# Maximum number of reports of a live query that are stored for its rates.
+_SECONDS: Final = 20
 _SUMMED: Final = tuple(name for name in FIGURES if name in QueryFigures.__struct_fields__)
 _Key = tuple[int, str, int]
 _T = TypeVar("_T")
@@ -112,7 +117,7 @@ class _Ingestion:
     restarts: int
     figures: JobFigures
     sums: Counter[str] = field(default_factory=Counter)
-    stored: set[_Key] = field(default_factory=set)  # replayed epochs that have a row
+    stored: dict[_Key, EpochCheckpoint] = field(default_factory=dict)  # live and replayed epochs that have a row
     epochs: dict[_Key, dict[str, Any]] = field(default_factory=dict)  # rows to write
     finished: Counter[tuple[int, int]] = field(default_factory=Counter)
     published: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -123,10 +128,10 @@ class _Ingestion:
 
     async def take(self, run: LockedRun, facts: list[Fact]) -> None:
         self.run, self.lost, self.host, self.sizes = run.id, run.state == "LOST", run.host, run.checkpoint_bytes or {}
-        await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
+        await self._load([fact for fact in facts if isinstance(fact, EpochDone) and (fact.replay or fact.live)])
         for fact in facts:
             match fact:
-                case EpochDone() | Lag() | NoInput() | Retention() if not self._is_known(_query_of(fact)):
+                case EpochDone() | Lag() | Mode() | NoInput() | Retention() if not self._is_known(_query_of(fact)):
                     self.sums["unreadable_events"] += 1
                 case Claimed():
                     await self._claimed(fact)
@@ -145,6 +150,10 @@ class _Ingestion:
                     await self._lag(fact)
                 case NoInput():
                     await self._no_input(fact)
+                case Mode():
+                    if self._is_newest(fact.generation):
+                        query = self._query(fact.query)
+                        query.mode, query.because = "live" if fact.live else "epochs", fact.because
                 case Retention():
                     self._query(fact.query).retention = fact.topics
                 case OpenTransactions():
@@ -169,13 +178,13 @@ class _Ingestion:
                 case Unreadable():
                     self.sums["unreadable_events"] += 1
 
-    async def _load(self, replayed: list[EpochDone]) -> None:
-        """Load the epochs that may already exist; only replays can."""
+    async def _load(self, repeated: list[EpochDone]) -> None:
+        """Load the epochs that may already exist; only live ones and replays can."""
         position = tuple_(EpochRow.lineage, EpochRow.query, EpochRow.epoch)
-        for chunk in _chunks(sorted({_key(done) for done in replayed})):
-            query = select(EpochRow.lineage, EpochRow.query, EpochRow.epoch)
+        for chunk in _chunks(sorted({_key(done) for done in repeated})):
+            query = select(EpochRow.lineage, EpochRow.query, EpochRow.epoch, EpochRow.body)
             rows = await self.session.execute(query.where(EpochRow.job == self.job, position.in_(chunk)))
-            self.stored.update((lineage, query, epoch) for lineage, query, epoch in rows)
+            self.stored |= {(lineage, query, epoch): body for lineage, query, epoch, body in rows}
 
     async def _claimed(self, claim: Claimed) -> None:
         session, job = self.session, self.job
@@ -210,8 +219,9 @@ class _Ingestion:
                     self._query(name).interval_ms = reads.interval_ms
             for name, query in figures.queries.items():
                 query.retention = {}
+                query.mode, query.because = "epochs", ""  # unless the event ``mode`` follows
                 if claim.graph is not None and name not in claim.graph:  # the new version does not have it
-                    query.lag, query.partition_lag = {}, {}
+                    query.lag, query.partition_lag, query.mode = {}, {}, None
                     query.lag_at, query.at, query.waiting_since = None, None, None
             self.columns |= {"generation": claim.generation, "observed_version": spec.version}
             if cause != "start":
@@ -247,14 +257,17 @@ class _Ingestion:
         epoch = done.checkpoint
         self.figures.slow_epoch_ms = max(epoch.duration_ms, _SLOW_DECAY * self.figures.slow_epoch_ms)
         key = _key(done)
-        new = done.live or (key not in self.epochs and key not in self.stored)
+        known = self.stored.get(key)
+        new = epoch.live or known is None
+        body = epoch.model_copy(update={"size_bytes": self.sizes.get(epoch.query), "repeated": not new})
+        self.stored[key] = _until_now(known, body) if isinstance(known, EpochCheckpoint) and known.live else body
         self.epochs[key] = {
             "job": self.job,
             "lineage": done.lineage,
             "query": epoch.query,
             "epoch": epoch.epoch,
             "completed_at": done.at,
-            "body": epoch.model_copy(update={"size_bytes": self.sizes.get(epoch.query), "repeated": not new}),
+            "body": self.stored[key],
         }
         figures = dict(done.figures)
         if not new:
@@ -287,6 +300,9 @@ class _Ingestion:
         query.epochs += new
         for name in _SUMMED:
             setattr(query, name, getattr(query, name) + figures[name])
+        if epoch.live:
+            recent = [second for second in query.seconds if second.completed_at > done.at - RATED]
+            query.seconds = [*recent, epoch.model_copy(update={"offsets": {}})][-_SECONDS:]
         if figures["late_rows"]:
             query.late_at = done.at
         for operator, counts in done.operators.items():
@@ -395,8 +411,17 @@ async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
     await insert_all(session, EpochRow, rows, keys=keys, replace=("completed_at", "body"))
 
 
-def _query_of(fact: EpochDone | Lag | NoInput | Retention) -> str:
+def _query_of(fact: EpochDone | Lag | Mode | NoInput | Retention) -> str:
     return fact.checkpoint.query if isinstance(fact, EpochDone) else fact.query
+
+
+def _until_now(before: EpochCheckpoint, second: EpochCheckpoint) -> EpochCheckpoint:
+    """Return a live epoch after another second, with its figures from its beginning."""
+    sums: dict[str, Any] = {
+        name: (getattr(before, name) or 0) + (getattr(second, name) or 0)
+        for name in ("records_in", "records_out", "published_lanes", "dead_letters", "steps")
+    }
+    return second.model_copy(update={**sums, "topics_in": dict(Counter(before.topics_in) + Counter(second.topics_in))})
 
 
 def _key(done: EpochDone) -> _Key:

@@ -72,12 +72,16 @@ class EpochDone:
     latencies: dict[str, int] = field(default_factory=dict)
     first: bool = False  # whether the query has returned with this epoch
     waiting: tuple[str, ...] = ()  # if `first`: the queries that have not returned after it
-    live: bool = False  # whether the figures are a part of a live epoch: those of a second
 
     @property
     def at(self) -> datetime:
         """The end of the epoch."""
         return self.checkpoint.completed_at
+
+    @property
+    def live(self) -> bool:
+        """Whether the figures are those of a second of a live epoch."""
+        return self.checkpoint.live
 
     @property
     def replay(self) -> bool:
@@ -146,6 +150,7 @@ Fact = (
     | WaitsFor
     | Unreadable
     | reported.Lag
+    | reported.Mode
     | reported.Retention
     | reported.OpenTransactions
     | reported.Kafka
@@ -250,6 +255,9 @@ def _facts(state: IngestState, event: DriverEvent) -> list[Fact]:
             if len(state.ready) < _QUERIES:
                 state.ready[event.query] = at
             return [*_no_input(state, event.query, at)]
+        case reported.Mode():
+            event.because = event.because[:_WHAT]
+            return [event]
         case reported.Retention():
             event.topics = _first(event.topics)
             return [event]
@@ -345,13 +353,15 @@ def _epoch(state: IngestState, event: reported.Epoch) -> EpochDone:
         topics_in=_first(event.topics_in),
         dead_letters=event.dead_letters,
         recorded=dict(itertools.islice(recorded, _OPERATORS)),
+        live=event.live,
+        steps=event.steps,
     )
     marks = {name: moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
     first = _has_returned(state, checkpoint.query)
     waiting = _not_returned(state) if first else ()
     latencies = {str(number): records for number, records in event.latencies.items()}
-    return EpochDone(state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting, live=event.live)
+    return EpochDone(state.lineage, checkpoint, figures, marks, operators, latencies, first, waiting)
 
 
 def _no_input(state: IngestState, query: str, at: float) -> list[NoInput]:

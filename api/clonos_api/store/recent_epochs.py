@@ -50,7 +50,7 @@ class RecentEpochs:
 
 async def recent_epochs(session: AsyncSession, job: JobRow, span: timedelta = RATED) -> dict[str, RecentEpochs]:
     """Return the epochs of a job that finished within `span`, by query; a query without such an epoch has an empty
-    list.
+    list. Each of the last ten seconds of a live query counts as an epoch.
     """
     moment = _driver_now(job) or await now(session)
     recent: dict[str, RecentEpochs] = defaultdict(lambda: RecentEpochs([], moment - RATED))
@@ -59,7 +59,12 @@ async def recent_epochs(session: AsyncSession, job: JobRow, span: timedelta = RA
         EpochRow.job == job.id, EpochRow.completed_at > moment - span, EpochRow.completed_at <= moment
     )
     for row in await session.scalars(rows):
-        recent[row.query].epochs.append(row.body)
+        if not row.body.live:  # which has the figures of minutes
+            recent[row.query].epochs.append(row.body)
+    for name, figures in job.figures.queries.items():
+        recent[name].epochs.extend(
+            second for second in figures.seconds if moment - span < second.completed_at <= moment
+        )
     return recent
 
 

@@ -95,7 +95,7 @@ def picture(inspection: Inspection) -> RenderableType:
     """Draw the view of a job for a terminal."""
     parts: list[RenderableType] = [_head(inspection.job), _details(inspection)]
     if inspection.metrics.queries:
-        parts += [Text(), _queries(inspection.metrics)]
+        parts += [Text(), _queries(inspection.metrics), *_reasons(inspection.metrics)]
     if inspection.recovery is not None:
         parts += [Text(), *_recovery(inspection.recovery)]
     parts += _error(inspection)
@@ -172,6 +172,7 @@ def _queries(metrics: Metrics) -> Table:
         sorted(of),
         {
             "query": lambda name: name,
+            "mode": lambda name: of[name].mode,
             "epoch#": lambda name: str(of[name].epoch) if of[name].epoch >= 0 else None,
             "records in#": lambda name: number(of[name].records_in),
             "out#": lambda name: number(of[name].records_out),
@@ -186,6 +187,12 @@ def _queries(metrics: Metrics) -> Table:
             "late#": lambda name: number(of[name].late_rows),
         },
     )
+
+
+def _reasons(metrics: Metrics) -> Iterator[Text]:
+    for name, query in sorted(metrics.queries.items()):
+        if query.because:
+            yield Text(f"{name} runs in epochs: {query.because}", "dim")
 
 
 def _recovery(recovery: Recovery) -> Iterator[Text]:

@@ -53,6 +53,12 @@ class EpochCheckpoint(Resource):
     """Number of poison records among `records_out`."""
     recorded: dict[str, int] = Field(default_factory=dict)
     """Operator → determinants that it recorded, if it recorded any."""
+    live: bool = False
+    """Whether it is an epoch of a live query: its figures are those until now, and its duration is that of the longest
+    step in the newest second.
+    """
+    steps: int = 0
+    """Number of steps in which a live epoch was published."""
     repeated: bool = False
     """Whether the epoch had finished before. Its replay published nothing."""
     retained: bool = True

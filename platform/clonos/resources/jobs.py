@@ -538,6 +538,10 @@ class QueryMetrics(Resource):
     """
     late_at: Moment | None = None
     """End of the newest epoch that dropped late records; None: none did."""
+    mode: Literal["live", "epochs"] | None = None
+    """How the newest driver runs it: in ``epochs``, or ``live``, in steps; None: it does not, or none has reported."""
+    because: str = ""
+    """Why it runs in epochs; empty: it is live, or the job's `trigger.mode` is ``epochs``."""
     operators: dict[str, OperatorMetrics] = Field(default_factory=dict)
     """Determinants of each operator."""
     lag: dict[str, int] = Field(default_factory=dict)

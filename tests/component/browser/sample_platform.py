@@ -148,6 +148,8 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     counted |= {"recorded_bytes": 61_000, "published_lanes": 430, "skipped_lanes": 6}
     operators = {"fraud_score": {"recorded": 420, "replayed": 10, "bytes": 55_000}}
     counted["operators"] = operators | {"exchange_rate": {"recorded": 80, "replayed": 0, "bytes": 6_000}}
+    modes = ({"mode": "live"}, {"mode": "epochs", "because": "it has the operator Aggregate"}, {"mode": "epochs"})
+    counted |= modes[number % 3]
     counted["partition_lag"] = {"in": {"0": lag["in"], "1": 0}}
     hangs = {"words": (now - timedelta(minutes=7)).isoformat()} if number == 2 else {}
     # In the future: no epoch finishes here, and a test views pages for minutes.
@@ -261,6 +263,8 @@ def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: date
             "recorded": {"fraud_score": 40, "exchange_rate": 3},
             "spans": [],
         }
+        if epoch == 109 and job.metrics["queries"]["out"]["mode"] == "live":
+            epoch_json |= {"live": True, "steps": 23_456, "records_in": 1_234_567, "records_out": 1_234_567}
         row = {"job": job.id, "lineage": 1, "query": "out", "epoch": epoch, "completed_at": at}
         session.add(EpochRow(**row, body=epoch_json))
         if epoch % 50 == 0:

@@ -352,6 +352,7 @@ class FakeService:
         @app.get(f"{root}/jobs/{{name}}/metrics")
         async def metrics(name: str) -> Metrics:
             query = QueryMetrics(epoch=41, epochs=42, at=NOW, records_in=1200, records_out=1100, lag={"lines": 7})
+            query = query.model_copy(update={"mode": "epochs", "because": "it has the operator Aggregate"})
             return Metrics(at=NOW, queries={"words": query})
 
         @app.get(f"{root}/jobs/{{name}}/runs/{{run}}")

@@ -139,6 +139,7 @@ def test_inspect_shows_state_recovery_and_error(clonos: Clonos, service: FakeSer
     ):
         assert part in output, part
     assert "What to do: create it." in output
+    assert "words runs in epochs: it has the operator Aggregate" in output
     whole = body(clonos("job", "inspect", "wordcount", "-o", "json"))
     assert set(whole) == {"job", "metrics", "run", "generation", "recovery", "error", "cluster"}
     assert whole["recovery"]["downtime_ms"] == 2345.0  # type: ignore[index]

@@ -195,6 +195,41 @@ async def test_epochs_of_a_host_whose_clock_was_ahead_do_not_count(database: Dat
         assert (await progress.metrics(session, job)).queries["out"].records_in_per_s == 1.0
 
 
+async def test_a_live_query_has_its_mode_its_rates_and_the_steps_of_its_epoch(database: Database) -> None:
+    """Its epoch lasts minutes, and is reported each second."""
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.write_event("mode", query="out", live=True)
+    file.write_event("mode", query="stats", live=False, because="it has the operator Aggregate")
+    file.epoch(0)
+    for second in range(15):
+        counts = {"records_in": 200, "records_out": 100, "published_lanes": 30, "topics_in": {"in": 200}}
+        file.epoch(1, after_s=1, live=True, steps=30, **counts)
+        if second == 7:
+            await push(database, run.id, file)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        receive_now(job)
+        queries = (await progress.metrics(session, job)).queries
+        live, before = (await progress.page(session, job.id)).rows
+    out, stats = queries["out"], queries["stats"]
+    assert (out.mode, out.because) == ("live", "")
+    assert (stats.mode, stats.because) == ("epochs", "it has the operator Aggregate")
+    assert (out.records_in_per_s, out.records_out_per_s) == (pytest.approx(200, rel=0.1), pytest.approx(100, rel=0.1))
+    assert (live.live, live.steps, live.records_in, live.topics_in) == (True, 450, 3000, {"in": 3000})
+    assert (before.live, before.steps, before.records_in) == (False, 0, 10)
+    assert (out.epochs, out.records_in) == (16, 3010)
+    file.start(2, queries=QUERIES)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        queries = (await progress.metrics(session, await jobs.get(session, run.job))).queries
+    assert {name: (query.mode, query.because) for name, query in queries.items()} == dict.fromkeys(
+        ("out", "stats"), ("epochs", "")
+    ), "the next driver's job asks for epochs"
+
+
 async def test_the_rate_of_a_long_epoch_is_that_of_its_duration(database: Database) -> None:
     run = await a_started_run(database)
     file = EventFile()
