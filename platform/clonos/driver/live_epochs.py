@@ -127,6 +127,7 @@ class LiveRunner(EpochRunner):
     def _inputs(self, _epoch: int, partitions: int) -> tuple[Planned, str]:
         self._find_query()
         self._writer.run_id = self._run_id
+        self._writer.commit_interval_ms = self._job.spec.spec.trigger.commit_interval_ms
         self._offsets = first_offsets(self._spark, self._run_id)
         scan = tuple(
             InputSlice("range", topic, partition, start, start)

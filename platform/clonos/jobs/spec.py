@@ -74,6 +74,20 @@ class Trigger(Part):
     """Minimum time between the starts of two epochs; 0 starts the next epoch as soon as input arrives."""
     available_now: bool = Field(False, alias="availableNow")
     """Process the input that exists at start, then finish."""
+    commit_interval_ms: Annotated[Milliseconds, Field(le=1000)] = Field(
+        0, alias="commitInterval", ge=0, json_schema_extra={"default": "0s"}
+    )
+    """Shortest pause between two transactions of a live query, at most a second; 0: it only follows from how long
+    they take. A longer one needs less CPU time. A record that comes after the pause does not wait.
+    """
+
+    @model_validator(mode="after")
+    def _possible(self) -> Trigger:
+        if self.commit_interval_ms and self.mode == "epochs":
+            raise ValueError("commitInterval is of live queries: set mode to live or auto, or leave it out")
+        if self.available_now and self.mode == "live":
+            raise ValueError("a live query does not end: set mode to auto or epochs, or leave availableNow out")
+        return self
 
 
 class RestartPolicy(Part):
@@ -195,6 +209,8 @@ class Spec(Part):
     def _one_master(self) -> Spec:
         if self.cluster and self.master != "auto":
             raise ValueError("name a cluster or a master, and not both")
+        if self.cluster and self.trigger.mode == "live":
+            raise ValueError("live queries run with a local master only: set trigger.mode to auto, or name no cluster")
         return self
 
     @model_validator(mode="after")

@@ -43,11 +43,12 @@ class StepPublisher:
         spark: The session.
         run_id: ``StreamingQuery.runId``.
         name: For messages.
+        interval_ms: Shortest pause between two steps, in milliseconds.
     """
 
-    def __init__(self, spark: SparkSession, run_id: str, name: str) -> None:
+    def __init__(self, spark: SparkSession, run_id: str, name: str, interval_ms: int) -> None:
         self._spark = spark
-        self._java: Any = jvm_of(spark).clonos.StepPublisher(run_id, name)
+        self._java: Any = jvm_of(spark).clonos.StepPublisher(run_id, name, interval_ms)
 
     def begin(
         self,
@@ -95,6 +96,8 @@ class LiveWriter(EpochWriter, Protocol):
 
     run_id: str
     """``StreamingQuery.runId``; set before the first epoch."""
+    commit_interval_ms: int
+    """Shortest pause between two steps, in milliseconds; set before the first epoch."""
 
     def take(self) -> Steps:
         """Return what was published since the last call."""

@@ -49,6 +49,7 @@ class LiveLanes:
         self._producers: list[JvmProducer] = []
         self._ends: list[int] = []
         self.run_id = ""  # of the query; set before the first epoch
+        self.commit_interval_ms = 0  # set before the first epoch
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """Return the sink's frame: the JVM converts its rows to records."""
@@ -103,7 +104,8 @@ class LiveLanes:
             tail = require_owner(lane.epoch, lane.assigned)
             self._ends.append(max(tail.end if tail else -1, lane.assigned.log_end))
         identity = lanes[0].identity
-        self._publisher = StepPublisher(self._spark, self.run_id, f"The steps of {identity.query}")
+        name = f"The steps of {identity.query}"
+        self._publisher = StepPublisher(self._spark, self.run_id, name, self.commit_interval_ms)
 
     def rehearse(self, _epoch: SinkEpoch, partitions: int) -> TaskPlan:
         """Let the tasks count their rows."""

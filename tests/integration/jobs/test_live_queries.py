@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -92,9 +93,9 @@ def live(spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path) -
     """Starts a job in a driver, by default a live one."""
     started: list[DriverThread] = []
 
-    def start(function: JobFunction, *, mode: str = "live", new_lineage: bool = False) -> DriverThread:
+    def start(function: JobFunction, *, mode: str = "live", new_lineage: bool = False, **trigger: str) -> DriverThread:
         options = RunOptions(checkpoint=str(tmp_path / "checkpoint"), new_lineage=new_lineage)
-        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode})
+        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode, **trigger})
         started.append(thread)
         return thread
 
@@ -141,6 +142,23 @@ def test_records_are_published_while_their_epoch_lasts(
     state = known_control(kafka, name)
     assert state is not None
     assert state.committed["out"] == 1
+
+
+def test_the_commit_interval_is_the_shortest_pause_between_two_steps(
+    copy: Copy, live: Callable[..., DriverThread]
+) -> None:
+    interval_s = 0.5
+    thread = live(copy.function, commitInterval=f"{interval_s}s")
+    copy.send_numbers(1)
+    thread.await_(copy.is_published, "the first record is published")
+    began = time.monotonic()
+    while (now := time.monotonic()) < began + 4 * interval_s:
+        copy.send_numbers(1)
+    thread.await_(copy.is_published, "all is published")
+    stop(thread)
+    assert copy.faults() == {}
+    steps = sum(event["steps"] for event in thread.events if event["event"] == "epoch")
+    assert 3 <= steps <= 2 + (now - began + interval_s) / interval_s < 8
 
 
 def test_epochs_follow_each_other_and_the_log_is_truncated(

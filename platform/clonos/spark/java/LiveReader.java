@@ -160,7 +160,10 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         boolean shares = kept.gapNanos * EXPECTED_RECORDS < pause;
         long early = shares ? kept.fetchedAt + pause - System.nanoTime() : 0;
         if (early > 0) {
-          LockSupport.parkNanos(Math.min(early, left));
+          LockSupport.parkNanos(Math.min(Math.min(early, left), LONGEST_POLL_NANOS));
+          if (early > LONGEST_POLL_NANOS) {
+            continue;
+          }
         }
         kept.fetch(Math.min(left, LONGEST_POLL_NANOS));
         topics.forEach(TopicIds.Reading::check);

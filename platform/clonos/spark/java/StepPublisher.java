@@ -21,7 +21,7 @@ import org.apache.kafka.common.errors.InterruptException;
  * turn, because a transaction right after a commit waits at the broker until that commit is complete.
  *
  * <p>The pause after a step follows from how long steps take: the busier the broker, the fewer and larger they are. A lone
- * record neither waits nor causes a pause.
+ * record neither waits nor causes a pause, unless the job asks for one.
  */
 public final class StepPublisher implements AutoCloseable, Runnable {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -32,6 +32,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   private static final int PAUSE_PER_STEP = 2; // the pause, in durations of a step
   private static final long SHORTEST_PAUSE_NANOS = 4_000_000L;
   private static final long LONGEST_PAUSE_NANOS = 30_000_000L;
+  private static final long LONGEST_WAIT_NANOS = 100_000_000L; // a cut ends a pause within this time
   private static final long FIRST_STEP_NANOS = 3_000_000L; // the assumed duration
 
   /** By run id of their query. */
@@ -39,6 +40,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
 
   private final String run;
   private final String name;
+  private final long shortestPauseNanos;
   private final Thread thread;
   private List<LaneProducer> producers = List.of();
   private StepMarkers markers;
@@ -72,10 +74,12 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   /**
    * @param run run id of the query
    * @param name for messages
+   * @param intervalMillis the shortest pause after any step
    */
-  public StepPublisher(String run, String name) {
+  public StepPublisher(String run, String name, int intervalMillis) {
     this.run = run;
     this.name = name;
+    shortestPauseNanos = intervalMillis * 1_000_000L;
     thread = new Thread(this, "clonos-steps");
     thread.setDaemon(true);
     RUNNING.put(run, this);
@@ -266,7 +270,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
         endedAt = System.nanoTime();
         typical += (endedAt - began - typical) / SMOOTHING;
         long pace = Math.max(SHORTEST_PAUSE_NANOS, Math.min(PAUSE_PER_STEP * typical, LONGEST_PAUSE_NANOS));
-        pauseNanos = step.inputRecords() > 1 ? pace : 0;
+        pauseNanos = Math.max(shortestPauseNanos, step.inputRecords() > 1 ? pace : 0);
         finish(step, endedAt - began);
       }
     } catch (Throwable failed) {
@@ -294,7 +298,8 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     for (long early = endedAt + pauseNanos - System.nanoTime();
         early > 0 && !closed && !cut;
         early = endedAt + pauseNanos - System.nanoTime()) {
-      wait(early / 1_000_000, (int) (early % 1_000_000));
+      long nanos = Math.min(early, LONGEST_WAIT_NANOS);
+      wait(nanos / 1_000_000, (int) (nanos % 1_000_000));
     }
     if (closed) {
       return null;
