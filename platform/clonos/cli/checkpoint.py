@@ -41,7 +41,7 @@ def list_checkpoints(call: Call, job: JobArgument, limit: Limit = 20) -> None:
             "epoch#": lambda row: str(row.epoch),
             "query": lambda row: row.query,
             "status": lambda row: show.state(row.status),
-            "trigger": lambda row: row.trigger.lower(),
+            "trigger": _trigger,
             "generation#": lambda row: str(row.generation),
             "completed": lambda row: show.clock(row.completed_at),
             "took#": lambda row: show.duration(row.duration_ms),
@@ -52,6 +52,10 @@ def list_checkpoints(call: Call, job: JobArgument, limit: Limit = 20) -> None:
         },
         none="No epoch is committed yet.",
     )
+
+
+def _trigger(checkpoint: EpochCheckpoint) -> str:
+    return f"live, {show.number(checkpoint.steps)} steps" if checkpoint.live else checkpoint.trigger.lower()
 
 
 def _summary(checkpoints: Checkpoints) -> str:
@@ -80,7 +84,7 @@ def _details(checkpoint: EpochCheckpoint) -> Table:
         {
             "epoch": f"{checkpoint.epoch} of {checkpoint.query}",
             "status": show.state(checkpoint.status),
-            "trigger": checkpoint.trigger.lower(),
+            "trigger": _trigger(checkpoint),
             "generation": str(checkpoint.generation),
             "completed": show.clock(checkpoint.completed_at),
             "took": show.duration(checkpoint.duration_ms),

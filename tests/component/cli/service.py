@@ -541,6 +541,8 @@ def checkpoint(epoch: int) -> EpochCheckpoint:
         size_bytes=2048,
         offsets={"lines": {"0": 10, "1": 12}},
         spans=[Span(name="commit", duration_ms=30.0)],
+        live=epoch == 41,
+        steps=7 if epoch == 41 else 0,
     )
 
 

@@ -602,6 +602,7 @@ def test_checkpoint_ls_and_inspect(clonos: Clonos) -> None:
     output = clonos("checkpoint", "ls", "wordcount").stdout
     assert "42 completed, 1 failed" in output
     assert "2.0 KiB" in output
+    assert "live, 7 steps" in output
     assert clonos("checkpoint", "ls", "wordcount", "-o", "name").stdout.split() == ["41", "40"]
     shown = clonos("checkpoint", "inspect", "wordcount", "41").stdout
     assert "0: 10, 1: 12" in shown
