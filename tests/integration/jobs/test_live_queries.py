@@ -158,7 +158,8 @@ def test_the_commit_interval_is_the_shortest_pause_between_two_steps(
     stop(thread)
     assert copy.faults() == {}
     steps = sum(event["steps"] for event in thread.events if event["event"] == "epoch")
-    assert 3 <= steps <= 2 + (now - began + interval_s) / interval_s < 8
+    # Besides: the first record's, the first one of the loop, and the last ones, which a stop does not let wait.
+    assert 3 <= steps <= 4 + (now - began) / interval_s
 
 
 def test_epochs_follow_each_other_and_the_log_is_truncated(
