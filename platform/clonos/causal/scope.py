@@ -166,18 +166,24 @@ class Group:
 _task: ContextVar[TaskScope | None] = ContextVar("clonos_task", default=None)
 _row: ContextVar[_Row | Group | None] = ContextVar("clonos_row", default=None)
 _implicit: dict[int, TaskScope] = {}
-_batch_ms = 0  # the time of this worker's newest batch in a live epoch
+_batch = (0, 0)  # of this worker's newest batch in a live epoch: `EpochScope.live_since_ns`, and its time
 
 
 def begin_batch(epoch: EpochScope) -> None:
     """Set the time of a live epoch, for the Arrow batch that this worker has just received."""
-    global _batch_ms
-    _batch_ms = epoch.timestamp_ms + (time.monotonic_ns() - epoch.live_since_ns) // 1_000_000
+    global _batch
+    _batch = epoch.live_since_ns, live_time_ms(epoch)
+
+
+def live_time_ms(epoch: EpochScope) -> int:
+    """Return the time in a live epoch, in milliseconds. It follows the monotonic clock, which is never set."""
+    return epoch.timestamp_ms + (time.monotonic_ns() - epoch.live_since_ns) // 1_000_000
 
 
 def time_ms(epoch: EpochScope) -> int:
     """Return the time of an epoch; in a live epoch that of this worker's newest Arrow batch. In milliseconds."""
-    return max(epoch.timestamp_ms, _batch_ms) if epoch.live_since_ns else epoch.timestamp_ms
+    since, at = _batch
+    return at if epoch.live_since_ns and since == epoch.live_since_ns else epoch.timestamp_ms
 
 
 def current_epoch() -> EpochScope | None:
@@ -223,17 +229,28 @@ def in_spark() -> bool:
     return TaskContext.get() is not None
 
 
+def live_epoch() -> EpochScope | None:
+    """Return the live epoch of the current Spark task; None in other tasks."""
+    epoch = _epoch_of(TaskContext.get())
+    return epoch if epoch is not None and epoch.live_since_ns else None
+
+
+def _epoch_of(context: TaskContext | None) -> EpochScope | None:
+    text = context.getLocalProperty(PROPERTY) if context is not None else None
+    return decode_scope(text) if text else None
+
+
 def _spark_task() -> tuple[TaskContext, EpochScope] | None:
     """Return the current Spark task and its epoch; None outside a Clonos epoch."""
     context = TaskContext.get()
-    text = context.getLocalProperty(PROPERTY) if context is not None else None
-    if context is None or not text:
+    epoch = _epoch_of(context)
+    if context is None or epoch is None:
         return None
     if context.attemptNumber() > 0:
         # A cluster repeats the tasks of a lost executor, and their answers would differ from those already recorded.
         # Spark repeats no stage (`PROMISED`), so the number of its attempt, which PySpark lacks, is not needed.
         raise carry(EpochFailed("Spark repeated a task of the epoch."))
-    return context, decode_scope(text)
+    return context, epoch
 
 
 def _unwrapped_scope() -> TaskScope | None:

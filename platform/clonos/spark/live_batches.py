@@ -15,7 +15,7 @@ import pyspark.worker
 from pyspark.util import PythonEvalType
 
 from clonos.causal.epoch_scope import EpochScope
-from clonos.causal.scope import begin_batch, current_epoch
+from clonos.causal.scope import begin_batch, live_epoch
 
 Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
 """Computes the results of a task, as PySpark builds it: (the number of the task, batches) → batches."""
@@ -32,8 +32,7 @@ def install() -> None:
 def _read_live(pickle: Any, infile: Any, eval_type: int, *more: Any) -> Any:
     """Read the functions of a task as PySpark does."""
     evaluate, *others = _read_udfs(pickle, infile, eval_type, *more)  # type: ignore[no-untyped-call]
-    epoch = current_epoch()
-    if epoch is not None and epoch.live_since_ns:
+    if (epoch := live_epoch()) is not None:
         evaluate = batch_by_batch(evaluate, epoch, on_iterators=eval_type in _ON_ITERATORS)
     return evaluate, *others
 

@@ -145,6 +145,7 @@ def test_a_task_that_computes_rows_again_fails_its_epoch(
     properties = {PROPERTY: encode_scope(EPOCH)}
     task = SimpleNamespace(getLocalProperty=properties.get, attemptNumber=lambda: attempt)
     monkeypatch.setattr(scope.TaskContext, "get", lambda: task)
+    assert scope.live_epoch() is None, "a task without calls to services is left alone"
     if not words:
         assert scope.current_epoch() == EPOCH
         return
