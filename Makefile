@@ -48,7 +48,7 @@ help: ## Show this help
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml $(wildcard platform/clonos/spark/java/*.java platform/clonos/spark/scala/*.scala)
+.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml $(wildcard */clonos*/*/java/*.java */clonos*/*/scala/*.scala)
 	@echo "Fetching jars (once)"
 	@$(BIN)/python -m clonos.embedded.jars
 	@$(BIN)/python -m clonos.spark.classes

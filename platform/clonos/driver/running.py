@@ -105,7 +105,7 @@ class Running:
         """Start the Spark query; `wake` is set when it has published its first epoch, and when an epoch fails."""
         self._wake = wake
         spark = self.query.frame.sparkSession
-        options = writing(spark, self, job=job.spec.name, topic=self._writer.topic, limits=self._writer.limits)
+        options = writing(spark, self, job=job.spec.name, topic=self._writer.topic, checks=self._writer.checks)
         try:
             writer = (
                 self._writer.frame(self.query.frame)

@@ -59,7 +59,7 @@ class _PythonWriter:
     """What the writers of sinks in Python have in common."""
 
     topic = ""
-    limits = None
+    checks = None
 
     def __init__(self, sink: Sink, spark: SparkSession, task: LaneTask | PartTask) -> None:
         try:

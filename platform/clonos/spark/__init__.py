@@ -5,7 +5,7 @@ Checked on Spark 4.2.1 (pyspark >=4.2, <4.3).
 * `session` builds a session with the settings that exactly-once delivery needs, in a JVM that `jvm` starts.
 * `user_session` checks and configures a session that the user's program has built.
 * `daemon` is the parent of Python workers; `forks` forks Spark's other Python programs from it.
-* `classes` compiles the Java classes of Clonos, whose sources are in `java`.
+* `classes` compiles the Java classes of Clonos, whose sources are in `java`, and those of sources and sinks.
 * `storage` names the jars of S3. `stored_files` reads and copies files of HDFS and S3, also without a session
   (`file_systems`).
 * `aot` trains the ahead-of-time caches of the JVMs.

@@ -25,9 +25,10 @@ from clonos.errors import ClonosError
 from clonos.kafka import client_config, java_options, spark_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark import repeatable_kafka
+from clonos.spark.internals import jvm_of
 from clonos.spark.jvm import aot_file
 from clonos.spark.kafka_clients import JvmProducer
-from clonos.spark.lane_sink import FORMAT, EpochRows, TaskPlan, WriteLimits, writing
+from clonos.spark.lane_sink import FORMAT, EpochRows, TaskPlan, writing
 from clonos.spark.session import build_session
 from clonos.telemetry.printable import console
 
@@ -101,8 +102,8 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
     identity, python = rows.select("key", "value", "headers"), passed.select("value")
     for name, frame in (("python", python), ("identity", identity), ("state", counted.select(value))):
         published = _Published(spark, kafka)
-        limits = WriteLimits(java_options(kafka), _BATCH_BYTES, _BATCH_BYTES)
-        with writing(spark, published, job="training", topic=_OUTPUT, limits=limits) as options:
+        checks = jvm_of(spark).clonos.TopicCheck.ofEpochs(java_options(kafka), _OUTPUT, _BATCH_BYTES, _BATCH_BYTES)
+        with writing(spark, published, job="training", topic=_OUTPUT, checks=checks) as options:
             run(name, frame.writeStream.outputMode("update").format(FORMAT).options(**options))
         published.close()
 

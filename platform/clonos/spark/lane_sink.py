@@ -12,7 +12,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -26,48 +26,8 @@ from clonos.spark.kafka_clients import JvmProducer, failures
 
 FORMAT: Final = "clonos.LaneSink"
 _OPTION: Final = "key"
-_MAX_INT: Final = 2**31 - 1
 
 Rows = Literal["PUBLISH", "SEND", "COUNT", "LIVE"]
-
-
-class WriteLimits(NamedTuple):
-    """The cluster of a sink's topics, and the largest batches that a producer can send to it."""
-
-    connection: dict[str, str]  # Kafka's options of an admin client, which reads the limits of each topic
-    request_bytes: int  # the largest batch that fits into a request
-    buffer_bytes: int  # the largest batch that fits into the producer's buffer
-
-
-class TaskLane(msgspec.Struct, frozen=True, rename="camel"):
-    """One lane, for the task that publishes it."""
-
-    name: str  # for messages
-    transactional_id: str  # the transactional id of the lane's producers
-    producer_id: int  # the newest producer of that id, which no later owner of the job can have opened
-    producer_epoch: int  # the epoch of that producer
-    newest_offset: int  # offset of the newest claim or marker in the lane's log partition; -1 if it is not known
-    log_end: int  # the end of the log partition after the owner's newest claim or marker; -1 if it is not known
-    log_partition: int  # the lane's partition of the causal log
-    marker: bytes  # the head of the lane's marker (`clonos.log.records.marker_head`)
-
-
-class LanePass(msgspec.Struct, frozen=True, rename="camel"):
-    """How the tasks of an epoch publish their lanes to Kafka."""
-
-    topic: str | None  # topic of rows without one
-    log_topic: str  # the causal log
-    transactional: bool  # False: rows are published at least once, without markers
-    kept: bool  # whether a producer may serve more than one transaction (KIP-890)
-    request_bytes: int  # the largest batch that fits into a request
-    buffer_bytes: int  # the largest batch that fits into a producer's buffer
-    connection: dict[str, str]  # the options with which Kafka's Java clients connect
-    producer: dict[str, str]  # further options of the producers
-    patient: dict[str, str]  # options that replace those for a lane of more than `patient_bytes`
-    patient_bytes: int  # bytes
-    # The ids of the topics that may have records of the transactions, as far as they are known.
-    topic_ids: dict[str, str]
-    lanes: tuple[TaskLane, ...]  # by Spark's partition index
 
 
 class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
@@ -77,7 +37,8 @@ class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
     # ``COUNT``: the rows are published; they are only counted and compared.
     # ``LIVE``: the `StepPublisher` of `live` gets the rows of each record as soon as they are computed.
     rows: tuple[Rows, ...]
-    lanes: LanePass | None = None  # how tasks publish; None: no task does
+    # How tasks publish: the sink's own class, whose tag names a `clonos.TaskPlan.Pass` in Java; None: no task does.
+    lanes: msgspec.Struct | None = None
     # Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.
     points: bool = False
     live: str | None = None  # run id of a live query, whose tasks hand their rows to its `StepPublisher`
@@ -161,7 +122,7 @@ class LaneRows:
         `topic` replaces the topics and partitions of the records; empty: they keep their own.
         """
         with failures(self._spark):
-            self._epoch.sendTo(producer.java, topic or None, self._task)
+            producer.java.send(self._epoch, self._task, topic or None)
 
 
 class Committer(Protocol):
@@ -193,8 +154,8 @@ class EpochWriter(Protocol):
         """Topic of rows without one; None: each row names its topic."""
 
     @property
-    def limits(self) -> WriteLimits | None:
-        """What the driver can write to Kafka; None: the rows that it gets are not checked."""
+    def checks(self) -> Any:
+        """A Java supplier of each epoch's `clonos.RecordCheck`; None: the rows that the driver gets are not checked."""
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """Return the query that Spark runs for the sink's frame."""
@@ -245,7 +206,7 @@ def writes_in_jvm(sink: object) -> TypeGuard[JvmSink]:
 
 @contextlib.contextmanager
 def writing(
-    spark: SparkSession, committer: Committer, *, job: str, topic: str | None, limits: WriteLimits | None
+    spark: SparkSession, committer: Committer, *, job: str, topic: str | None, checks: Any
 ) -> Iterator[dict[str, str]]:
     """Register the committer of one start of a query inside the context.
 
@@ -254,7 +215,7 @@ def writing(
         committer: Plans and commits the query's epochs.
         job: The job's name, for dead letters.
         topic: Topic of rows without one; None: each row names its topic.
-        limits: What the driver can write to Kafka; None: the rows that it gets are not checked.
+        checks: A Java supplier of each epoch's `clonos.RecordCheck`; None: rows that the driver gets are not checked.
 
     Yields:
         The options of the query's writer, whose format is `FORMAT`.
@@ -263,15 +224,12 @@ def writing(
     # Not the query's name: a late task of an earlier start must not get the epoch of this one.
     key = secrets.token_hex(8)
     start_callbacks(spark)
-    connection, request_bytes, buffer_bytes = limits or (None, 0, 0)
     spooled = jvm.clonos.SpooledQuery(
         _Callbacks(spark, committer),
         job,
         topic,
         tempfile.gettempdir(),  # for rows that do not fit into memory
-        connection,
-        min(request_bytes, _MAX_INT),
-        min(buffer_bytes, _MAX_INT),
+        checks,
     )
     jvm.clonos.LaneSink.register(key, spooled)
     try:

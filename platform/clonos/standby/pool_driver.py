@@ -152,7 +152,7 @@ def _run_warm_up_queries(session: Session, agent: int) -> None:
         folder = session.scratch / f"warm-up-{number}"
         done = threading.Event()
         rows = counted.mapInArrow(_pass_through, counted.schema).select(F.to_json(F.struct("*")).alias("value"))
-        with writing(spark, _WarmUp(done), job="warm-up", topic="", limits=None) as options:
+        with writing(spark, _WarmUp(done), job="warm-up", topic="", checks=None) as options:
             started = rows.writeStream.outputMode("update").option("checkpointLocation", f"file://{folder}")
             query = started.format(FORMAT).options(**options).start()
             try:

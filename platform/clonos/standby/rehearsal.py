@@ -182,7 +182,7 @@ class Rehearsal:
         plan = (lambda partitions: self._plan_empty_epoch(query, writer, partitions)) if commits is not None else None
         epoch = _FirstEpoch(plan, commits=bool(commits))
         try:
-            with writing(self._spark, epoch, job=self._job, topic=writer.topic, limits=writer.limits) as options:
+            with writing(self._spark, epoch, job=self._job, topic=writer.topic, checks=writer.checks) as options:
                 started = (
                     writer.frame(query.frame)
                     .writeStream.outputMode(query.sink.output_mode)

@@ -51,8 +51,8 @@ class EpochWrites:
             ClonosError: The sink, or a task, raised it. Every other exception of a task fails Spark's job.
         """
         attempt, context = _Attempt(self.writer, epoch), self._spark.sparkContext
-        job, topic, limits = epoch.identity.job, self.writer.topic, self.writer.limits
-        with writing(self._spark, attempt, job=job, topic=topic, limits=limits) as options:
+        job, topic, checks = epoch.identity.job, self.writer.topic, self.writer.checks
+        with writing(self._spark, attempt, job=job, topic=topic, checks=checks) as options:
             context.setLocalProperty(_EPOCH, str(epoch.identity.epoch))
             try:
                 self.writer.frame(frame).write.format(FORMAT).mode("append").options(**options).save()

@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from clonos.errors import CheckpointMismatch, CheckpointOutdated
 from clonos.extend.lanes import at_point
 from clonos.extend.sink import SinkEpoch, SinkLane
 from clonos.log.control import lane_id
 from clonos.log.records import EpochIdentity, Marker
+from clonos.spark.internals import jvm_of
 from clonos_sinks.kafka.limits import Limits
 
 _BUFFER_BYTES: Final = 64 * 1024 * 1024
@@ -45,6 +47,16 @@ class LaneSettings(msgspec.Struct, frozen=True):
     def buffer_bytes(self) -> int:
         """``buffer.memory`` of a producer, which must hold the largest record."""
         return max(_BUFFER_BYTES, min(self.limits.record, _MAX_RECORD_BYTES))
+
+    def checks(self, spark: SparkSession, connection: Mapping[str, str]) -> Any:
+        """Return a Java supplier of each epoch's ``clonos.TopicCheck``.
+
+        Args:
+            spark: The session.
+            connection: Kafka's options of an admin client, which reads what topics accept.
+        """
+        jvm = jvm_of(spark)
+        return jvm.clonos.TopicCheck.ofEpochs(dict(connection), self.topic, self.limits.largest, self.buffer_bytes)
 
 
 class Lane(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ it still owns the lane, as in `clonos_sinks.kafka.spooled`. The producers are ke
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import InputSlice, step_head
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import JvmProducer, ProducerFailed
-from clonos.spark.lane_sink import EpochRows, TaskPlan, WriteLimits
+from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import StepPublisher, Steps
 from clonos_sinks.kafka.lane import Lane, LaneSettings, producer_options
 
@@ -44,12 +44,16 @@ class LiveLanes:
         self._settings = settings
         self._connection = java_options(kafka)
         self.topic = settings.topic
-        self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
         self._publisher: StepPublisher | None = None
         self._producers: list[JvmProducer] = []
         self._ends: list[int] = []
         self.run_id = ""  # of the query; set before the first epoch
         self.commit_interval_ms = 0  # set before the first epoch
+
+    @property
+    def checks(self) -> Any:
+        """A Java supplier of each epoch's ``clonos.TopicCheck``."""
+        return self._settings.checks(self._spark, self._connection)
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """Return the sink's frame: the JVM converts its rows to records."""

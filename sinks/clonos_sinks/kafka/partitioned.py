@@ -21,8 +21,9 @@ The task's side is in Java (`clonos.LaneTask`).
 from __future__ import annotations
 
 from concurrent.futures import wait
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos import faults
@@ -33,13 +34,43 @@ from clonos.kafka import java_options
 from clonos.log.records import InputSlice, marker_head
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import NewestProducer, ProducerFailed
-from clonos.spark.lane_sink import EpochRows, LanePass, Rows, TaskLane, TaskOutcome, TaskPlan, WriteLimits
+from clonos.spark.lane_sink import EpochRows, Rows, TaskOutcome, TaskPlan
 from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, LaneSettings, producer_options, timeout_options
 from clonos_sinks.kafka.read_ahead import ReadAhead
 from clonos_sinks.kafka.spooled import SpooledLane
 
 _UNKNOWN: Final = NewestProducer(-1, -1)
-_MAX_INT: Final = 2**31 - 1
+
+
+class TaskLane(msgspec.Struct, frozen=True, rename="camel"):
+    """One lane, for the task that publishes it."""
+
+    name: str  # for messages
+    transactional_id: str  # the transactional id of the lane's producers
+    producer_id: int  # the newest producer of that id, which no later owner of the job can have opened
+    producer_epoch: int  # the epoch of that producer
+    newest_offset: int  # offset of the newest claim or marker in the lane's log partition; -1 if it is not known
+    log_end: int  # the end of the log partition after the owner's newest claim or marker; -1 if it is not known
+    log_partition: int  # the lane's partition of the causal log
+    marker: bytes  # the head of the lane's marker (`clonos.log.records.marker_head`)
+
+
+class LanePass(msgspec.Struct, frozen=True, rename="camel", tag="clonos.LanePass", tag_field="class"):
+    """How the tasks of an epoch publish their lanes to Kafka."""
+
+    topic: str | None  # topic of rows without one
+    log_topic: str  # the causal log
+    transactional: bool  # False: rows are published at least once, without markers
+    kept: bool  # whether a producer may serve more than one transaction (KIP-890)
+    request_bytes: int  # the largest batch that fits into a request
+    buffer_bytes: int  # the largest batch that fits into a producer's buffer
+    connection: dict[str, str]  # the options with which Kafka's Java clients connect
+    producer: dict[str, str]  # further options of the producers
+    patient: dict[str, str]  # options that replace those for a lane of more than `patient_bytes`
+    patient_bytes: int  # bytes
+    # The ids of the topics that may have records of the transactions, as far as they are known.
+    topic_ids: dict[str, str]
+    lanes: tuple[TaskLane, ...]  # by Spark's partition index
 
 
 class PartitionedLanes:
@@ -62,7 +93,11 @@ class PartitionedLanes:
         self._ahead = ReadAhead()
         self._plan = TaskPlan(())  # of the epoch in progress
         self.topic = settings.topic
-        self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
+
+    @property
+    def checks(self) -> Any:
+        """A Java supplier of each epoch's ``clonos.TopicCheck``."""
+        return self._settings.checks(self._spark, self._connection)
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """Return the sink's frame: the JVM converts its rows to records."""
@@ -181,8 +216,8 @@ class PartitionedLanes:
             log_topic=first.identity.log_topic,
             transactional=settings.transactional,
             kept=kept,
-            request_bytes=min(settings.limits.largest, _MAX_INT),
-            buffer_bytes=min(settings.buffer_bytes, _MAX_INT),
+            request_bytes=settings.limits.largest,
+            buffer_bytes=settings.buffer_bytes,
             connection=self._connection,
             producer=producer_options(first, first.timeout_ms),
             patient=timeout_options(first, settings.longest_timeout_ms),

@@ -13,6 +13,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,7 +26,7 @@ from clonos.log.records import InputSlice, Marker, encode, whole_epoch
 from clonos.log.transaction import Aborted
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import JvmProducer, ProducerFailed, transaction_version
-from clonos.spark.lane_sink import EpochRows, LaneRows, TaskPlan, WriteLimits
+from clonos.spark.lane_sink import EpochRows, LaneRows, TaskPlan
 from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, LaneSettings, producer_options
 
 
@@ -43,7 +44,6 @@ class SpooledLane:
         self._settings = settings
         self._connection = java_options(kafka)
         self.topic = settings.topic
-        self.limits = WriteLimits(self._connection, settings.limits.largest, settings.buffer_bytes)
         # Only this thread calls the producer: Spark interrupts its own threads, and then Kafka's client gives up.
         self._thread = ThreadPoolExecutor(1, "clonos-lane")
         self._opening: Future[JvmProducer] | None = None
@@ -54,6 +54,11 @@ class SpooledLane:
         self._discards = 0  # number of calls of `discard`
         self._closed = False
         self._version = 0  # of Kafka's transactions
+
+    @property
+    def checks(self) -> Any:
+        """A Java supplier of each epoch's ``clonos.TopicCheck``."""
+        return self._settings.checks(self._spark, self._connection)
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """Return the sink's frame: the JVM converts its rows to records."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from clonos.settings import Settings
 from clonos.spark import classes, jvm
 from clonos.spark.classes import ensure_classes
 from clonos.spark.java import LOCAL_FILE_SYSTEM
-from clonos.spark.session import session_conf
+from clonos.spark.session import LIVE_PYTHON, session_conf
 
 
 @pytest.mark.parametrize(
@@ -86,11 +87,34 @@ def test_hadoops_configuration_is_on_the_class_path_for_yarn(tmp_path: Path, mon
     assert command[-1].split(":")[-1] == "/etc/hadoop"
 
 
+@pytest.fixture
+def foreign_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package with a sink, whose Java class is beside its module."""
+    site = tmp_path / "site"
+    files = {
+        "owls-1.dist-info/METADATA": "Name: owls\nVersion: 1\n",
+        "owls-1.dist-info/entry_points.txt": "[clonos.sinks]\nowls = owls.sink:OwlSink\n",
+        "owls/__init__.py": "raise ImportError('classes are found without an import')",
+        "owls/sink.py": "",
+        "owls/java/Owl.java": "package owls; public final class Owl { clonos.EpochCommitter committer; }",
+    }
+    for name, content in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(content)
+    monkeypatch.syspath_prepend(str(site))
+    classes._folders.cache_clear()
+    yield
+    classes._folders.cache_clear()
+
+
+@pytest.mark.usefixtures("foreign_sink")
 def test_classes_are_compiled_once_from_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars = _jars_with_empty_cache(tmp_path)
     jar = ensure_classes(jars, strict=True)
     with zipfile.ZipFile(jar) as archive:
-        assert f"{LOCAL_FILE_SYSTEM.replace('.', '/')}.class" in archive.namelist()
+        compiled = set(archive.namelist())
+    for name in (LOCAL_FILE_SYSTEM, LIVE_PYTHON, "clonos.RepeatableKafka", "clonos.LaneProducer", "owls.Owl"):
+        assert f"{name.replace('.', '/')}.class" in compiled
     content = jar.read_bytes()
     jar.unlink()
     assert ensure_classes(jars, strict=True).read_bytes() == content, "equal sources give equal jars"

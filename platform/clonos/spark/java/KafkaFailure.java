@@ -2,9 +2,11 @@ package clonos;
 
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.RecordBatchTooLargeException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.errors.UnsupportedVersionException;
 import org.apache.kafka.common.protocol.Errors;
 
@@ -43,7 +45,7 @@ public final class KafkaFailure {
       return new CarriedError(
           "RecordRejected", what, "", "fix the column 'timestamp', or raise the topic's message.timestamp.after.max.ms.");
     }
-    if (cause instanceof LaneProducer.TransactionTooSlow) {
+    if (cause instanceof TransactionTooSlow) {
       return new CarriedError("EpochTooLarge", where + ": " + cause.getMessage() + ".", "", "");
     }
     if (cause instanceof TopicIds.CreatedAgain) {
@@ -62,6 +64,29 @@ public final class KafkaFailure {
     return new CarriedError(isRefusal(cause) ? "KafkaAccessDenied" : otherwise, what, "", "");
   }
 
+  /** Kafka did not accept a record; the cause is Kafka's own exception. */
+  static final class RecordFailed extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    RecordFailed(Exception cause) {
+      super(cause.getMessage(), cause);
+    }
+  }
+
+  /** Kafka did not take the records of a transaction within the transaction's timeout. */
+  static final class TransactionTooSlow extends TimeoutException {
+    private static final long serialVersionUID = 1;
+
+    TransactionTooSlow(long bytesLeft, long timeoutNanos) {
+      super(
+          "Kafka has not acknowledged the last "
+              + bytesLeft
+              + " bytes within the transaction's timeout of "
+              + TimeUnit.NANOSECONDS.toSeconds(timeoutNanos)
+              + " s");
+    }
+  }
+
   /** Whether Kafka refused the user, so that another attempt would fail too. */
   private static boolean isRefusal(Throwable failure) {
     return REFUSALS.contains(failure.getClass().getSimpleName());
@@ -71,7 +96,7 @@ public final class KafkaFailure {
   private static Throwable cause(Throwable failure) {
     Throwable reported = failure;
     while (reported.getCause() != null
-        && (reported instanceof ExecutionException || reported instanceof LaneProducer.RecordFailed)) {
+        && (reported instanceof ExecutionException || reported instanceof RecordFailed)) {
       reported = reported.getCause();
     }
     for (Throwable cause = reported; cause != null; cause = cause.getCause()) {

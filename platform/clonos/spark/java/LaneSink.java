@@ -172,8 +172,7 @@ public final class LaneSink implements TableProvider {
       TaskPlan.Rows rows = plan.rows().get(partition);
       if (rows == TaskPlan.Rows.PUBLISH) {
         SpooledQuery points = isLocal && plan.points() ? find(query) : null;
-        LaneTask lane = new LaneTask(plan.pass(), partition, points);
-        return new LaneWriter(columns, lane.check(), new Spool(null), lane);
+        return plan.pass().writer(columns, partition, points);
       }
       if (rows == TaskPlan.Rows.LIVE) {
         return new LiveRows.Writer(columns, find(query).epoch(epoch).check());

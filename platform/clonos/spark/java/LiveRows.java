@@ -50,7 +50,7 @@ public final class LiveRows {
     if (receiver != null) {
       receiver.accept(finished);
     } else {
-      StepPublisher.find(finished.get(0).run()).add(ofThread(), finished);
+      LivePublisher.find(finished.get(0).run()).add(ofThread(), finished);
     }
   }
 

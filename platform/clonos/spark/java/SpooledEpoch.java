@@ -7,6 +7,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.Iterator;
 import java.util.Objects;
+import java.util.function.Consumer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
@@ -136,18 +137,14 @@ public final class SpooledEpoch implements AutoCloseable {
     return digest.value();
   }
 
-  /**
-   * Queues the records of a task at the producer; with task -1 those of all, in the order of their partitions.
-   *
-   * @param topic replaces the topics and partitions of the records; null: they keep their own
-   */
-  public synchronized void sendTo(LaneProducer producer, String topic, int task) {
+  /** Hands over the records of a task; with task -1 those of all, in the order of their partitions. */
+  synchronized void forEach(int task, Consumer<ProducerRecord<byte[], byte[]>> receiver) {
     requireEnded();
     for (int partition = 0; partition < spools.length; partition++) {
       if (spools[partition] == null || (task >= 0 && task != partition)) {
         continue; // a task without rows, or another one
       }
-      spools[partition].forEach(record -> producer.send(topic == null ? record : moved(record, topic)));
+      spools[partition].forEach(receiver);
     }
   }
 
@@ -174,10 +171,6 @@ public final class SpooledEpoch implements AutoCloseable {
     if (closed || ended != outcomes.length) {
       throw new IllegalStateException(ended + " of " + outcomes.length + " tasks of epoch " + number + " reported");
     }
-  }
-
-  private static ProducerRecord<byte[], byte[]> moved(ProducerRecord<byte[], byte[]> record, String topic) {
-    return new ProducerRecord<>(topic, null, record.timestamp(), record.key(), record.value(), record.headers());
   }
 
   /** Deletes the rows. */

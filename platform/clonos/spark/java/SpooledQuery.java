@@ -1,7 +1,7 @@
 package clonos;
 
 import java.nio.file.Path;
-import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
@@ -14,34 +14,25 @@ public final class SpooledQuery {
   private final String job;
   private final String defaultTopic;
   private final Path folder;
-  private final Map<String, String> connection;
-  private final int requestBytes;
-  private final int bufferBytes;
+  private final Supplier<RecordCheck> checks;
   private volatile SpooledEpoch current;
 
   /**
    * @param defaultTopic topic of rows without one; null: each row must name its topic
    * @param folder directory for rows that do not fit into memory
-   * @param connection Kafka's options of an admin client, which reads what topics accept; null: the rows that the driver
-   *     gets are not checked
-   * @param requestBytes the largest batch that fits into a request
-   * @param bufferBytes the largest batch that fits into the producer's buffer
+   * @param checks makes the check of each epoch; null: the rows that the driver gets are not checked
    */
   public SpooledQuery(
       EpochCommitter committer,
       String job,
       String defaultTopic,
       String folder,
-      Map<String, String> connection,
-      int requestBytes,
-      int bufferBytes) {
+      Supplier<RecordCheck> checks) {
     this.committer = committer;
     this.job = job;
     this.defaultTopic = defaultTopic;
     this.folder = Path.of(folder);
-    this.connection = connection == null ? null : Map.copyOf(connection);
-    this.requestBytes = requestBytes;
-    this.bufferBytes = bufferBytes;
+    this.checks = checks;
   }
 
   /** Adds bytes to the memory for rows, or removes them, for tests; returns what is free. */
@@ -65,15 +56,10 @@ public final class SpooledQuery {
   SpooledEpoch begin(int partitions) {
     long epoch = Long.parseLong(SparkContext.getOrCreate().getLocalProperty(EPOCH));
     discard();
-    // New limits for each epoch: a topic may have been deleted since the last one.
-    RecordCheck check =
-        connection == null
-            ? null
-            : new RecordCheck(
-                new TopicLimits(ClusterAdmin.of(connection), defaultTopic, requestBytes, bufferBytes));
+    RecordCheck check = checks == null ? null : checks.get();
     TaskPlan plan = TaskPlan.parse(committer.begin(epoch, partitions)); // last: Spark calls no abort if this throws
     if (plan.live() != null) {
-      StepPublisher.find(plan.live()).reportPointsTo(plan.points() ? this : null);
+      LivePublisher.find(plan.live()).reportPointsTo(plan.points() ? this : null);
     }
     current = new SpooledEpoch(epoch, plan, folder, check);
     return current;

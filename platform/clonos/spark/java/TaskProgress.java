@@ -2,7 +2,10 @@ package clonos;
 
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.JobExecutionStatus;
 import org.apache.spark.SparkContext;
 import org.apache.spark.status.AppStatusStore;
@@ -12,7 +15,15 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /** How far the epoch in progress of a query is. */
 public final class TaskProgress {
+  /** Of each lane that the driver publishes, by its {@code client.id}. */
+  private static final Map<String, AtomicLong> ACKNOWLEDGED_BYTES = new ConcurrentHashMap<>();
+
   private TaskProgress() {}
+
+  /** The number of bytes that a target has acknowledged to a lane in this JVM; what publishes the lane adds them. */
+  static AtomicLong acknowledgedBytes(String lane) {
+    return ACKNOWLEDGED_BYTES.computeIfAbsent(lane, name -> new AtomicLong());
+  }
 
   /**
    * Returns a text that differs from the previous one if the query's tasks have made progress: a task has ended, or rows
@@ -34,7 +45,7 @@ public final class TaskProgress {
       }
     }
     if (stages.isEmpty()) {
-      return "acknowledged " + LaneProducer.acknowledgedBytes(lane);
+      return "acknowledged " + acknowledgedBytes(lane);
     }
     StringBuilder progress = new StringBuilder();
     for (StageData stage : CollectionConverters.asJava(store.activeStages())) {

@@ -1,5 +1,6 @@
 package clonos;
 
+import clonos.KafkaFailure.RecordFailed;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
@@ -15,23 +16,17 @@ final class LaneTask implements LaneWriter.Ending {
   private static final byte[] RECORDS = {(byte) 0xcf}; // msgpack: an unsigned number of eight bytes follows
   private static final byte[] DIGEST = digestHeader();
 
-  private final TaskPlan.Pass pass;
-  private final TaskPlan.Lane lane;
+  private final LanePass pass;
+  private final LanePass.Lane lane;
   private final int task;
   private final SpooledQuery points;
 
   /** @param points receives the points of the protocol; null: none is reported */
-  LaneTask(TaskPlan.Pass pass, int task, SpooledQuery points) {
+  LaneTask(LanePass pass, int task, SpooledQuery points) {
     this.pass = pass;
     this.lane = pass.lanes().get(task);
     this.task = task;
     this.points = points;
-  }
-
-  RecordCheck check() {
-    return new RecordCheck(
-        new TopicLimits(
-            ClusterAdmin.of(pass.connection()), pass.topic(), pass.requestBytes(), pass.bufferBytes()));
   }
 
   @Override
@@ -84,7 +79,7 @@ final class LaneTask implements LaneWriter.Ending {
       }
       return offset;
     } catch (Exception failure) { // step 5: a commit of unknown outcome is resolved by the next claim
-      if (!sent || failure instanceof LaneProducer.RecordFailed) {
+      if (!sent || failure instanceof RecordFailed) {
         producer.abortQuietly();
       }
       producer.close();

@@ -1,5 +1,6 @@
 package clonos;
 
+import clonos.KafkaFailure.RecordFailed;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.time.Instant;
@@ -8,7 +9,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.errors.InterruptException;
 
@@ -23,7 +23,7 @@ import org.apache.kafka.common.errors.InterruptException;
  * <p>The pause after a step follows from how long steps take: the busier the broker, the fewer and larger they are. A lone
  * record neither waits nor causes a pause, unless the job asks for one.
  */
-public final class StepPublisher implements AutoCloseable, Runnable {
+public final class StepPublisher extends LivePublisher implements Runnable {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final long WAITING_BYTES = 16L << 20; // then tasks wait
   private static final int ROW_BYTES = 100; // of memory, besides its key and value
@@ -35,10 +35,6 @@ public final class StepPublisher implements AutoCloseable, Runnable {
   private static final long LONGEST_WAIT_NANOS = 100_000_000L; // a cut ends a pause within this time
   private static final long FIRST_STEP_NANOS = 3_000_000L; // the assumed duration
 
-  /** By run id of their query. */
-  private static final Map<String, StepPublisher> RUNNING = new ConcurrentHashMap<>();
-
-  private final String run;
   private final String name;
   private final long shortestPauseNanos;
   private final Thread thread;
@@ -77,21 +73,12 @@ public final class StepPublisher implements AutoCloseable, Runnable {
    * @param intervalMillis the shortest pause after any step
    */
   public StepPublisher(String run, String name, int intervalMillis) {
-    this.run = run;
+    super(run);
     this.name = name;
     shortestPauseNanos = intervalMillis * 1_000_000L;
     thread = new Thread(this, "clonos-steps");
     thread.setDaemon(true);
-    RUNNING.put(run, this);
     thread.start();
-  }
-
-  static StepPublisher find(String run) {
-    StepPublisher publisher = RUNNING.get(run);
-    if (publisher == null) {
-      throw new IllegalStateException("this run of the query has ended");
-    }
-    return publisher;
   }
 
   /**
@@ -150,12 +137,12 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     cut = false;
   }
 
-  /** @param query receives the points of the protocol, in tests; null: none is reported */
+  @Override
   synchronized void reportPointsTo(SpooledQuery query) {
     points = query;
   }
 
-  /** Takes the rows that a task has computed from records, and the next offsets after these records. */
+  @Override
   void add(LiveRows computed, List<LiveRows.Finished> finished) {
     synchronized (this) {
       check();
@@ -194,7 +181,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     cut = true;
   }
 
-  /** Whether the epoch's tasks must end; fails if a step has failed. */
+  @Override
   boolean isCut() {
     CarriedError failed = failure;
     if (failed != null) {
@@ -203,6 +190,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     return cut;
   }
 
+  @Override
   long pauseNanos() {
     return pauseNanos;
   }
@@ -230,6 +218,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
     return JSON.writeValueAsString(taken);
   }
 
+  @Override
   synchronized boolean isClosed() {
     return closed;
   }
@@ -337,7 +326,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
       markers.committed(lane, offset, offset + COMMIT_OFFSETS, digest.records());
       reach("step-committed", lane);
     } catch (Exception failed) { // a commit of unknown outcome: the next claim reads the markers
-      if (!sent || failed instanceof LaneProducer.RecordFailed) {
+      if (!sent || failed instanceof RecordFailed) {
         producer.abortQuietly();
       }
       throw failed;
@@ -374,8 +363,7 @@ public final class StepPublisher implements AutoCloseable, Runnable {
       cut = true;
       notifyAll();
     }
-    RUNNING.remove(run, this);
     producers.forEach(LaneProducer::close);
-    LiveReader.forget(run);
+    super.close();
   }
 }

@@ -27,7 +27,7 @@ import org.apache.spark.sql.kafka010.KafkaRecordToRowConverter;
  * Reads several partitions of a topic in one task of a live query, until the epoch is cut or its time is over.
  *
  * <p>Spark asks for the next record when the operators have handed over all rows of the last one. So the rows that a task has
- * produced by then come from whole records: the reader hands them to the {@link StepPublisher}.
+ * produced by then come from whole records: the reader hands them to the {@link LivePublisher}.
  *
  * <p>Records that arrive close together share a fetch: at high rates a fetch for each record costs the broker more than the
  * records do. A lone record does not wait.
@@ -44,7 +44,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private final Slice slice;
   private final Map<TopicPartition, Long> next;
   private final scala.Function1<ConsumerRecord<byte[], byte[]>, UnsafeRow> toRow;
-  private final StepPublisher publisher;
+  private final LivePublisher publisher;
   private final List<TopicIds.Reading> topics = new ArrayList<>();
   private Kept kept;
   private UnsafeRow row;
@@ -55,7 +55,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     this.slice = slice;
     next = new HashMap<>(slice.starts());
     toRow = new KafkaRecordToRowConverter().toUnsafeRowProjector(slice.headers());
-    publisher = StepPublisher.find(slice.run());
+    publisher = LivePublisher.find(slice.run());
+    publisher.atEnd(LiveReader.class, () -> forget(slice.run()));
     kept = KEPT.remove(slice.key());
     if (kept == null) {
       kept = new Kept(open());
@@ -223,7 +224,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   }
 
   /** Closes the consumers of a query that has ended. */
-  static void forget(String run) {
+  private static void forget(String run) {
     KEPT.entrySet().removeIf(
         entry -> {
           boolean ended = entry.getKey().run().equals(run);

@@ -1,9 +1,10 @@
 package clonos;
 
+import clonos.KafkaFailure.RecordFailed;
+import clonos.KafkaFailure.TransactionTooSlow;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -47,9 +48,6 @@ public final class LaneProducer implements AutoCloseable {
   private static final long POLL_MS = 100; // a failure and a stop are noticed within this time
   private static final String TIMEOUT_MS = "transaction.timeout.ms";
 
-  /** Of each lane of this JVM, by its {@code client.id}. */
-  private static final Map<String, AtomicLong> ACKNOWLEDGED_BYTES = new ConcurrentHashMap<>();
-
   private final KafkaProducer<byte[], byte[]> producer;
   private final long timeoutNanos;
   private final AtomicLong acknowledgedBytes;
@@ -73,23 +71,12 @@ public final class LaneProducer implements AutoCloseable {
     timeoutNanos = timeout == null ? Long.MAX_VALUE : TimeUnit.MILLISECONDS.toNanos(Long.parseLong(timeout));
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
     gap = new LogGap(options);
-    String client = options.getOrDefault("client.id", "");
-    acknowledgedBytes = ACKNOWLEDGED_BYTES.computeIfAbsent(client, name -> new AtomicLong());
+    acknowledgedBytes = TaskProgress.acknowledgedBytes(options.getOrDefault("client.id", ""));
   }
 
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
   public void init() {
     producer.initTransactions();
-  }
-
-  /**
-   * Returns the number of bytes that Kafka has acknowledged to a lane in this JVM.
-   *
-   * @param client the {@code client.id} of its producers
-   */
-  public static long acknowledgedBytes(String client) {
-    AtomicLong bytes = ACKNOWLEDGED_BYTES.get(client);
-    return bytes == null ? 0 : bytes.get();
   }
 
   /**
@@ -144,6 +131,19 @@ public final class LaneProducer implements AutoCloseable {
       raise(); // Kafka's client refuses every record after the first failure, without its cause
       throw new RecordFailed(refused);
     }
+  }
+
+  /**
+   * Queues the records of a task of an epoch; with task -1 those of all, in the order of their partitions.
+   *
+   * @param topic replaces the topics and partitions of the records; null: they keep their own
+   */
+  public void send(SpooledEpoch epoch, int task, String topic) {
+    epoch.forEach(task, record -> send(topic == null ? record : moved(record, topic)));
+  }
+
+  private static ProducerRecord<byte[], byte[]> moved(ProducerRecord<byte[], byte[]> record, String topic) {
+    return new ProducerRecord<>(topic, null, record.timestamp(), record.key(), record.value(), record.headers());
   }
 
   private void release(long bytes, boolean error) {
@@ -312,29 +312,6 @@ public final class LaneProducer implements AutoCloseable {
       if (interrupted) {
         Thread.currentThread().interrupt();
       }
-    }
-  }
-
-  /** Kafka did not accept a record; the cause is Kafka's own exception. */
-  public static final class RecordFailed extends RuntimeException {
-    private static final long serialVersionUID = 1;
-
-    RecordFailed(Exception cause) {
-      super(cause.getMessage(), cause);
-    }
-  }
-
-  /** Kafka did not take the records of a transaction within the transaction's timeout. */
-  static final class TransactionTooSlow extends TimeoutException {
-    private static final long serialVersionUID = 1;
-
-    TransactionTooSlow(long bytesLeft, long timeoutNanos) {
-      super(
-          "Kafka has not acknowledged the last "
-              + bytesLeft
-              + " bytes within the transaction's timeout of "
-              + TimeUnit.NANOSECONDS.toSeconds(timeoutNanos)
-              + " s");
     }
   }
 

@@ -1,0 +1,61 @@
+package clonos;
+
+import java.io.Serializable;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * How the tasks of an epoch publish their lanes to Kafka. Python makes it ({@code clonos_sinks.kafka.partitioned.LanePass}).
+ *
+ * @param topic topic of rows without one, or null
+ * @param transactional false: rows are published at least once, without markers
+ * @param kept whether a producer may serve more than one transaction (KIP-890)
+ * @param requestBytes the largest batch that fits into a request
+ * @param bufferBytes the largest batch that fits into a producer's buffer
+ * @param connection the options that Kafka's Java clients need to connect
+ * @param producer further options of the producers
+ * @param patient options that replace those for a lane of many bytes
+ * @param patientBytes the size of such a lane
+ * @param lanes by Spark's partition index
+ */
+record LanePass(
+    String topic,
+    String logTopic,
+    boolean transactional,
+    boolean kept,
+    int requestBytes,
+    int bufferBytes,
+    Map<String, String> connection,
+    Map<String, String> producer,
+    Map<String, String> patient,
+    long patientBytes,
+    Map<String, String> topicIds,
+    List<Lane> lanes)
+    implements TaskPlan.Pass {
+  @Override
+  public LaneWriter writer(RecordColumns columns, int task, SpooledQuery points) {
+    RecordCheck check = TopicCheck.ofEpochs(connection, topic, requestBytes, bufferBytes).get();
+    return new LaneWriter(columns, check, new Spool(null), new LaneTask(this, task, points));
+  }
+
+  /**
+   * One lane.
+   *
+   * @param name for messages
+   * @param producerId the newest producer of the transactional id when the driver checked that it owns the job
+   * @param producerEpoch the epoch of that producer
+   * @param newestOffset offset of the newest claim or marker in the lane's partition of the causal log; -1 if unknown
+   * @param logEnd the offset after that record's transaction; -1 if unknown
+   * @param marker the marker without its last fields, see {@code clonos.log.records.marker_head}
+   */
+  record Lane(
+      String name,
+      String transactionalId,
+      long producerId,
+      int producerEpoch,
+      long newestOffset,
+      long logEnd,
+      int logPartition,
+      byte[] marker)
+      implements Serializable {}
+}
