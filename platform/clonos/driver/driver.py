@@ -64,8 +64,8 @@ from clonos.log.prepared import Prepared
 from clonos.log.records import Claim, Resolution
 from clonos.log.topic import log_deleted, log_topic
 from clonos.settings import KafkaSettings
-from clonos.spark.repeatable_kafka import forget_consumers, long_polls
 from clonos.spark.session import alive
+from clonos.spark.source_streams import forget_consumers, long_polls
 from clonos.spark.storage import leave_checksums_to_hadoop
 from clonos.telemetry import driver_events as report
 from clonos.telemetry.driver_events import Graph

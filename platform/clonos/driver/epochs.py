@@ -59,7 +59,7 @@ from clonos.log.truncation import truncate
 from clonos.resolve_command import new_code_command
 from clonos.spark.internals import executed_plan, late_rows, running_query
 from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan
-from clonos.spark.repeatable_kafka import finished_topics, take_latencies
+from clonos.spark.source_streams import finished_topics, take_latencies
 from clonos.telemetry.driver_events import (
     Epoch,
     NotTruncated,

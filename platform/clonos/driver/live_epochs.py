@@ -35,8 +35,9 @@ from clonos.log.claiming import Ownership
 from clonos.log.records import EpochCommitted, EpochIdentity, InputSlice, Marker, Plan
 from clonos.settings import KafkaSettings
 from clonos.spark.lane_sink import EpochRows, TaskPlan
-from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, first_offsets, offset_entry, source_line
+from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, offset_entry, source_line
 from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, local_task_failures
+from clonos.spark.source_streams import first_offsets
 from clonos.telemetry.driver_events import Epoch
 
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms

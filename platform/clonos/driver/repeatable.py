@@ -13,9 +13,8 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import SourceNotRepeatable
-from clonos.extend.source import Progress
+from clonos.extend.source import KAFKA_FORMAT, Progress
 from clonos.spark.internals import analyzed_leaves, java_pattern
-from clonos.spark.repeatable_kafka import FORMAT
 
 _SPARK_FORMAT: Final = "kafka"
 _ISOLATION: Final = "kafka.isolation.level"
@@ -92,10 +91,10 @@ def _refusal(scan: StreamingScan) -> tuple[str, str] | None:
     if scan.format == _SPARK_FORMAT:
         return (
             "Spark's Kafka source may read the partitions of an epoch in another order in a replay.",
-            f"read with {call}; or keep your options, with .format({FORMAT!r}) and .option({_ISOLATION!r}, "
+            f"read with {call}; or keep your options, with .format({KAFKA_FORMAT!r}) and .option({_ISOLATION!r}, "
             "'read_committed').",
         )
-    if scan.format != FORMAT:
+    if scan.format != KAFKA_FORMAT:
         return (
             f"The streaming source {scan.format!r} is not known to read the same records in a replay.",
             "bring its records into a Kafka topic and read that with clonos.source(spark, topic).",

@@ -24,7 +24,7 @@ from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.spark import live
 from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
-from clonos.spark.repeatable_kafka import deleted_topics, first_bound, most_live_tasks, set_bound, stop_waiting
+from clonos.spark.source_streams import deleted_topics, first_bound, most_live_tasks, set_bound, stop_waiting
 from clonos.spark.user_session import promised_settings
 
 _log = logging.getLogger("clonos")

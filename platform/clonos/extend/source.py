@@ -7,11 +7,14 @@ for Distributed Dataflows", 2015).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.settings import KafkaSettings
+
+KAFKA_FORMAT: Final = "clonos.RepeatableKafka"
+"""Spark's format of the repeatable Kafka source. Streams of other formats are refused."""
 
 Progress = dict[str, dict[int, int]]
 """Topic → partition → next offset, as in Spark's offset log."""

@@ -6,6 +6,8 @@ Checked on Spark 4.2.1 (pyspark >=4.2, <4.3).
 * `user_session` checks and configures a session that the user's program has built.
 * `daemon` is the parent of Python workers; `forks` forks Spark's other Python programs from it.
 * `classes` compiles the Java classes of Clonos, whose sources are in `java`, and those of sources and sinks.
+* `lane_sink` is the road of all epochs to their sinks; `live` has what live epochs add. `source_streams` sets and reads
+  what concerns all sources of a query.
 * `storage` names the jars of S3. `stored_files` reads and copies files of HDFS and S3, also without a session
   (`file_systems`).
 * `aot` trains the ahead-of-time caches of the JVMs.

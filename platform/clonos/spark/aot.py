@@ -22,22 +22,24 @@ from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.embedded.java import java_binary
 from clonos.errors import ClonosError
-from clonos.kafka import client_config, java_options, spark_options
+from clonos.extend.sink import SinkEpoch, SinkLane
+from clonos.jobs.context import find_connector
+from clonos.kafka import client_config
+from clonos.log.claiming import Ownership, claim
+from clonos.log.records import EpochIdentity, InputSlice
 from clonos.settings import KafkaSettings, Settings
-from clonos.spark import repeatable_kafka
-from clonos.spark.internals import jvm_of
 from clonos.spark.jvm import aot_file
-from clonos.spark.kafka_clients import JvmProducer
-from clonos.spark.lane_sink import FORMAT, EpochRows, TaskPlan, writing
+from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
 from clonos.spark.session import build_session
+from clonos.spark.source_streams import long_polls
 from clonos.telemetry.printable import console
 
+_JOB = "training"
 _TOPIC = "training"
 _OUTPUT = "trained"
 _PARTITIONS = 2
 _RECORDS = 600
 _EPOCHS = 30
-_BATCH_BYTES = 1_000_000
 _TRAINING_S = 120.0
 
 
@@ -84,11 +86,9 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
 
     The JVM stores which methods were used often (JEP 515), so the queries have several epochs.
     """
-    with repeatable_kafka.long_polls(spark):
-        long_poll = repeatable_kafka.long_poll_option(spark)
-    source = spark.readStream.format(repeatable_kafka.FORMAT).options(**spark_options(kafka), **long_poll)
-    source = source.option("maxOffsetsPerTrigger", str(_RECORDS // _EPOCHS)).option("includeHeaders", "true")
-    rows = source.option("subscribe", _TOPIC).option("startingOffsets", "earliest").load()
+    with long_polls(spark):
+        source = find_connector("clonos.sources", "kafka")((_TOPIC,), max_per_epoch=_RECORDS // _EPOCHS)
+        rows = source.load(spark, kafka, _JOB)
     passed = rows.select(col("value").cast("string"), "partition", "timestamp").mapInArrow(
         lambda batches: batches, "value string, partition int, timestamp timestamp"
     )
@@ -100,39 +100,49 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
 
     value = to_json(struct("*")).alias("value")
     identity, python = rows.select("key", "value", "headers"), passed.select("value")
+    own = claim(kafka, _JOB)
     for name, frame in (("python", python), ("identity", identity), ("state", counted.select(value))):
-        published = _Published(spark, kafka)
-        checks = jvm_of(spark).clonos.TopicCheck.ofEpochs(java_options(kafka), _OUTPUT, _BATCH_BYTES, _BATCH_BYTES)
-        with writing(spark, published, job="training", topic=_OUTPUT, checks=checks) as options:
-            run(name, frame.writeStream.outputMode("update").format(FORMAT).options(**options))
-        published.close()
+        published = _Published(spark, own, name)
+        writer = published.writer
+        with writing(spark, published, job=_JOB, topic=writer.topic, checks=writer.checks) as options:
+            run(name, writer.frame(frame).writeStream.outputMode("update").format(FORMAT).options(**options))
+        writer.close()
 
 
 class _Published:
-    """Publishes the epochs of a query as a lane does (`clonos.spark.lane_sink.Committer`)."""
+    """Publishes the epochs of a query to Kafka (`clonos.spark.lane_sink.Committer`)."""
 
-    def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
-        options = {"transactional.id": _OUTPUT, "enable.metrics.push": "false"}
-        self._producer = JvmProducer(spark, java_options(kafka) | options)
-        self._producer.init()
-        self.close = self._producer.close
+    def __init__(self, spark: SparkSession, own: Ownership, name: str) -> None:
+        sink = find_connector("clonos.sinks", "kafka")(name, topic=_OUTPUT)
+        sink.check(own.kafka)
+        self.writer: EpochWriter = sink.writer(spark, own.kafka, ())
+        self._own = own
+        self._name = name
+        self._epoch: SinkEpoch | None = None
 
-    def begin(self, _epoch: int, partitions: int) -> TaskPlan:
-        """Let the tasks send their rows."""
-        return TaskPlan.of_all("SEND", partitions)
+    def begin(self, epoch: int, partitions: int) -> TaskPlan:
+        """Begin an epoch without a plan in the log: nothing is replayed."""
+        own = self._own
+        slices = tuple(InputSlice("range", _TOPIC, partition) for partition in range(partitions))
+        lanes = self.writer.lanes(slices)
+        assigned = zip(lanes, own.ensure_lanes(self._name, len(lanes)), strict=True)
+        self._epoch = SinkEpoch(
+            EpochIdentity(own.job, own.topic, self._name, epoch, own.owner, False),
+            own.kafka,
+            tuple(SinkLane(number, number, part, log) for number, (part, log) in enumerate(assigned)),
+        )
+        return self.writer.begin(self._epoch, partitions)
 
     def commit(self, _epoch: int, rows: EpochRows) -> None:
-        """Publish the rows in one transaction."""
-        self._producer.begin()
-        rows.all.send_to(self._producer)
-        self._producer.mark(_OUTPUT, 0, b"marker")
-        self._producer.commit()
+        """Publish the rows."""
+        assert self._epoch is not None
+        self.writer.publish(self._epoch, rows)
 
     def abort(self, epoch: int) -> None:
         """Not expected: the training data is valid."""
 
     def reach(self, point: str, task: int) -> None:
-        """Do nothing: no task publishes."""
+        """Do nothing: no test waits."""
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,6 @@ from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.log.records import InputSlice
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import jvm_of, start_callbacks
-from clonos.spark.kafka_clients import JvmProducer, failures
 
 FORMAT: Final = "clonos.LaneSink"
 _OPTION: Final = "key"
@@ -67,12 +66,10 @@ class EpochRows:
     """The rows of one epoch, all computed: what each task did, and the rows that the driver got.
 
     Args:
-        spark: The session.
         epoch: The ``clonos.SpooledEpoch``.
     """
 
-    def __init__(self, spark: SparkSession, epoch: Any) -> None:
-        self._spark = spark
+    def __init__(self, epoch: Any) -> None:
         self._epoch = epoch
 
     @cached_property
@@ -90,39 +87,27 @@ class EpochRows:
         """The rows of all tasks."""
         records = sum(task.records for task in self.outcomes)
         letters = sum(task.dead_letters for task in self.outcomes)
-        return LaneRows(self._spark, self._epoch, -1, records, self.size, letters, self._epoch.digest())
+        return LaneRows(self._epoch, -1, records, self.size, letters, self._epoch.digest())
 
     def of(self, task: int) -> LaneRows:
         """Return the rows of one task."""
         done = self.outcomes[task]
-        return LaneRows(self._spark, self._epoch, task, done.records, done.size, done.dead_letters, done.digest)
+        return LaneRows(self._epoch, task, done.records, done.size, done.dead_letters, done.digest)
 
     def values(self, task: int) -> Iterator[bytes]:
         """Return the values of the rows that the driver got of a task, in order."""
         return map(bytes, self._epoch.values(task))  # a generator would close the JVM's iterator
 
 
-class LaneRows:
+class LaneRows(NamedTuple):
     """The rows of one lane, in the driver's JVM."""
 
-    def __init__(
-        self, spark: SparkSession, epoch: Any, task: int, records: int, size: int, dead_letters: int, digest: bytes
-    ) -> None:
-        self.records = records  # number of records
-        self.size = size  # size of the records, in bytes
-        self.dead_letters = dead_letters  # number of poison records among them
-        self.digest = digest  # multiset digest of the records, 16 bytes
-        self._spark = spark
-        self._epoch = epoch
-        self._task = task
-
-    def send_to(self, producer: JvmProducer, *, topic: str = "") -> None:
-        """Queue all records at the producer, in the order of their partitions.
-
-        `topic` replaces the topics and partitions of the records; empty: they keep their own.
-        """
-        with failures(self._spark):
-            producer.java.send(self._epoch, self._task, topic or None)
+    epoch: Any  # the ``clonos.SpooledEpoch``
+    task: int  # Spark's partition index of the task that computed them; -1: those of all tasks
+    records: int  # number of records
+    size: int  # size of the records, in bytes
+    dead_letters: int  # number of poison records among them
+    digest: bytes  # multiset digest of the records, 16 bytes
 
 
 class Committer(Protocol):
@@ -198,6 +183,9 @@ class JvmSink(Protocol):
             in_doubt: The lanes of the epoch in doubt, which the writer must have; empty: there is none.
         """
 
+    def connect(self, spark: SparkSession, kafka: KafkaSettings) -> None:
+        """Open connections that a takeover will use; it works without them."""
+
 
 def writes_in_jvm(sink: object) -> TypeGuard[JvmSink]:
     """Return whether no Python worker publishes the sink's rows."""
@@ -225,7 +213,7 @@ def writing(
     key = secrets.token_hex(8)
     start_callbacks(spark)
     spooled = jvm.clonos.SpooledQuery(
-        _Callbacks(spark, committer),
+        _Callbacks(committer),
         job,
         topic,
         tempfile.gettempdir(),  # for rows that do not fit into memory
@@ -241,8 +229,7 @@ def writing(
 class _Callbacks:
     """The Java interface that Py4J calls."""
 
-    def __init__(self, spark: SparkSession, committer: Committer) -> None:
-        self._spark = spark
+    def __init__(self, committer: Committer) -> None:
         self._committer = committer
 
     def begin(self, epoch: int, partitions: int) -> str:
@@ -253,7 +240,7 @@ class _Callbacks:
         return msgspec.json.encode(plan).decode()
 
     def commit(self, epoch: int, rows: Any) -> None:
-        self._committer.commit(epoch, EpochRows(self._spark, rows))
+        self._committer.commit(epoch, EpochRows(rows))
 
     def abort(self, epoch: int) -> None:
         self._committer.abort(epoch)

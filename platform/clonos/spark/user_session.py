@@ -38,7 +38,7 @@ _FIXED: Final = {
 # A local master has no executors that Spark could lose, and retries tasks by a number of its own.
 _OF_CLUSTERS: Final = ("spark.task.maxFailures", "spark.stage.maxAttempts", "spark.dynamicAllocation.enabled")
 _PLUGINS: Final = "spark.plugins"
-_CLASS: Final = "clonos.RepeatableKafka"
+_CLASS: Final = "clonos.LaneSink"
 _CONNECTOR: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -24,7 +23,6 @@ from clonos.driver.lag import LagMeter
 from clonos.driver.process import BeforeRun
 from clonos.errors import CheckpointUnavailable, ClonosError, EpochFailed
 from clonos.jobs.spec import Standbys
-from clonos.kafka import java_options
 from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
 from clonos.log.topic import CONTROL
@@ -33,7 +31,6 @@ from clonos.settings import KafkaSettings
 from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
 from clonos.spark.internals import hadoop_configuration, jvm_of
-from clonos.spark.kafka_clients import ProducerFailed, transaction_version
 from clonos.spark.lane_sink import writes_in_jvm
 from clonos.spark.session import alive, is_local
 from clonos.spark.stored_files import StoredFolder
@@ -177,17 +174,13 @@ class Standby:
         if not self._interrupted():
             self._refresh(self._driver.check)
             self._warm_workers()
-            self._connect_jvm()
+            for query in self._driver.queries:
+                if writes_in_jvm(query.sink):
+                    query.sink.connect(self._spark, self._kafka)
             self._transition(StandbyState.READY)
             if self._failed_check is not None:
                 self._become_stale(self._failed_check)
             self._warming.start()
-
-    def _connect_jvm(self) -> None:
-        """Connect the JVM's admin client, which the lanes of the queries use. A takeover works without it."""
-        if any(writes_in_jvm(query.sink) for query in self._driver.queries):
-            with contextlib.suppress(ProducerFailed):
-                transaction_version(self._spark, java_options(self._kafka))
 
     def _checkpoints(self) -> dict[str, Path | Mirror]:
         """Return the checkpoint of each query, or a copy of it in a folder of this host.

@@ -21,10 +21,11 @@ from clonos.kafka import java_options
 from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import InputSlice, step_head
 from clonos.settings import KafkaSettings
-from clonos.spark.kafka_clients import JvmProducer, ProducerFailed
 from clonos.spark.lane_sink import EpochRows, TaskPlan
-from clonos.spark.live import StepPublisher, Steps
+from clonos.spark.live import Steps
+from clonos_sinks.kafka.clients import JvmProducer, ProducerFailed
 from clonos_sinks.kafka.lane import Lane, LaneSettings, producer_options
+from clonos_sinks.kafka.steps import StepPublisher
 
 LANES: Final = 3
 _LINGER: Final = {"linger.ms": "0"}  # a step is sent at once

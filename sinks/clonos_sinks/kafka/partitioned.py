@@ -33,8 +33,8 @@ from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.kafka import java_options
 from clonos.log.records import InputSlice, marker_head
 from clonos.settings import KafkaSettings
-from clonos.spark.kafka_clients import NewestProducer, ProducerFailed
 from clonos.spark.lane_sink import EpochRows, Rows, TaskOutcome, TaskPlan
+from clonos_sinks.kafka.clients import NewestProducer, ProducerFailed
 from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, LaneSettings, producer_options, timeout_options
 from clonos_sinks.kafka.read_ahead import ReadAhead
 from clonos_sinks.kafka.spooled import SpooledLane

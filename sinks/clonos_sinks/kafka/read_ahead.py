@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from clonos.spark.kafka_clients import NewestProducer, newest_producers, transaction_version
+from clonos_sinks.kafka.clients import NewestProducer, newest_producers, transaction_version
 
 
 class _Answer(NamedTuple):

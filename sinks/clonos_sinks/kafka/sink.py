@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, get_args
@@ -136,7 +137,7 @@ class KafkaSink:
 
     def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
         """Return why the sink cannot publish in steps; empty: it can."""
-        from clonos.spark.kafka_clients import transaction_version
+        from clonos_sinks.kafka.clients import transaction_version
 
         if self.delivery != "exactly-once":
             return f"its delivery is {self.delivery}"
@@ -144,6 +145,13 @@ class KafkaSink:
         if version < EPOCH_PER_TRANSACTION:
             return f"the brokers have version {version} of transactions, which cannot keep a producer"
         return ""
+
+    def connect(self, spark: SparkSession, kafka: KafkaSettings) -> None:
+        """Connect the JVM's admin client, which the lanes use (`clonos.spark.lane_sink.JvmSink`)."""
+        from clonos_sinks.kafka.clients import ProducerFailed, transaction_version
+
+        with contextlib.suppress(ProducerFailed):
+            transaction_version(spark, java_options(kafka))
 
     def has_one_lane(self, spark: SparkSession) -> bool:
         """Return whether an epoch has one lane, which the driver publishes.

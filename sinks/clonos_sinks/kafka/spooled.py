@@ -25,8 +25,8 @@ from clonos.log.reading import shared_reader
 from clonos.log.records import InputSlice, Marker, encode, whole_epoch
 from clonos.log.transaction import Aborted
 from clonos.settings import KafkaSettings
-from clonos.spark.kafka_clients import JvmProducer, ProducerFailed, transaction_version
 from clonos.spark.lane_sink import EpochRows, LaneRows, TaskPlan
+from clonos_sinks.kafka.clients import JvmProducer, ProducerFailed, transaction_version
 from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, LaneSettings, producer_options
 
 
@@ -196,7 +196,7 @@ class SpooledLane:
         """Publish the rows at least once: without a transaction and without a marker."""
         producer = self._opened(lane, lane.timeout_of(rows.size))
         try:
-            rows.send_to(producer, topic=lane.epoch.dead_letter_topic)
+            producer.send(rows, topic=lane.epoch.dead_letter_topic)
             producer.flush()
         except ProducerFailed as failure:
             raise failure.typed(str(lane), EpochFailed) from failure
@@ -208,7 +208,7 @@ class SpooledLane:
         with self._aborting(lane, producer):
             producer.begin()  # step 4
             lane.at_point("lane-begun")
-            rows.send_to(producer, topic=lane.epoch.dead_letter_topic)
+            producer.send(rows, topic=lane.epoch.dead_letter_topic)
             lane.at_point("lane-produced")
             producer.mark(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
             lane.at_point("lane-marked")

@@ -39,10 +39,10 @@ from clonos.log.history import History
 from clonos.log.records import Determinant, Determinants, encode
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
-from clonos.spark.kafka_clients import JvmProducer
 from clonos.telemetry.driver_events import DriverEvent, Finished, Lag, Restart
 from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
+from clonos_sinks.kafka.clients import JvmProducer
 from support.collecting import collecting
 from support.event_fields import into
 

@@ -28,12 +28,11 @@ from clonos.log.control import lane_id
 from clonos.log.records import Determinant, InputSlice, LaneAssignment, Marker
 from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings
-from clonos.spark import kafka_clients
 from clonos.spark.internals import jvm_of
-from clonos.spark.kafka_clients import NewestProducer
 from clonos.testing import epoch_writes
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
-from clonos_sinks.kafka import KafkaSink, partitioned, read_ahead
+from clonos_sinks.kafka import KafkaSink, clients, partitioned, read_ahead
+from clonos_sinks.kafka.clients import NewestProducer
 from clonos_sinks.kafka.lane import Lane
 from support.lanes import Row, epoch_of, publish, publish_with, with_tail, writes_of
 
@@ -176,7 +175,7 @@ def opened(spark: SparkSession) -> Callable[[Ownership], int]:
 
     def count(own: Ownership) -> int:
         name = lane_id(own.job, "out", 0)
-        return kafka_clients.newest_producers(spark, java_options(own.kafka), [name])[name].epoch
+        return clients.newest_producers(spark, java_options(own.kafka), [name])[name].epoch
 
     return count
 
@@ -251,7 +250,7 @@ def test_more_producers_are_kept_than_twice_the_cores_of_a_small_machine(
     ids = [lane_id(own.job, "out", 0) for own in owned]
 
     def opened() -> list[int]:
-        newest = kafka_clients.newest_producers(spark, java_options(kafka), ids)
+        newest = clients.newest_producers(spark, java_options(kafka), ids)
         return [newest[transactional_id].epoch for transactional_id in ids]
 
     first = [publish(spark, own, rows(out), epoch_of(own, 0, replay=False)) for own in owned]
@@ -267,7 +266,7 @@ def test_the_memory_of_a_kept_producer_is_that_of_the_batches_of_all_partitions(
     batch, partitions = 100_000, 8
     out = make_topic(partitions)
     options = {"transactional.id": name, "batch.size": str(batch), "linger.ms": "10000", "enable.metrics.push": "false"}
-    producer = kafka_clients.JvmProducer(spark, java_options(kafka) | options)
+    producer = clients.JvmProducer(spark, java_options(kafka) | options)
     producer.init()
     for records in (partitions, 1):  # Kafka's client keeps the memory
         producer.begin()
@@ -286,7 +285,7 @@ def test_a_lane_whose_transactional_id_has_expired_is_published(
     own = claim(kafka, name)
     epoch = epoch_of(own)
     unused = lane_id(f"{name}-unused", "out", 0)
-    assert kafka_clients.newest_producers(spark, java_options(kafka), [unused]) == {unused: NewestProducer(-1, -1)}
+    assert clients.newest_producers(spark, java_options(kafka), [unused]) == {unused: NewestProducer(-1, -1)}
     monkeypatch.setattr(Lane, "transactional_id", unused)
     assert publish(spark, own, rows(out), epoch).outcome == "published"
     # Kafka now knows a producer, which is not the first one.

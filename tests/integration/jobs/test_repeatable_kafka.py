@@ -23,7 +23,7 @@ from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.spark import repeatable_kafka
+from clonos.spark import source_streams
 from clonos.telemetry.events import Events
 from clonos.testing.harness import eventually, read_committed
 
@@ -71,7 +71,7 @@ def idle(spark: SparkSession) -> Iterator[IdleRounds]:
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes: anything that happens within a test's deadline did not wait."""
-    monkeypatch.setattr(repeatable_kafka, "_WAIT_MS", 600_000)
+    monkeypatch.setattr(source_streams, "_WAIT_MS", 600_000)
     monkeypatch.setattr(running_module, "_SETTLE_S", 600.0)  # a stop waits this long for a trigger that does not end
 
 
@@ -202,13 +202,13 @@ def test_a_query_with_an_interval_does_not_wait(
 
 def test_the_setting_is_checked_and_the_session_keeps_its_own(spark: SparkSession) -> None:
     setting = "spark.clonos.longPollMs"
-    with repeatable_kafka.long_polls(spark):
-        assert repeatable_kafka.long_poll_option(spark) == {"longPollMs": "600000"}
-    assert repeatable_kafka.long_poll_option(spark) == {"longPollMs": "0"}
+    with source_streams.long_polls(spark):
+        assert source_streams.longest_wait_ms(spark) == 600_000
+    assert source_streams.longest_wait_ms(spark) == 0
     spark.conf.set(setting, "200ms")
     try:
-        with repeatable_kafka.long_polls(spark), pytest.raises(SpecError, match="without a unit"):
-            repeatable_kafka.long_poll_option(spark)
+        with source_streams.long_polls(spark), pytest.raises(SpecError, match="without a unit"):
+            source_streams.longest_wait_ms(spark)
         assert spark.conf.get(setting) == "200ms"
     finally:
         spark.conf.unset(setting)

@@ -18,9 +18,9 @@ from clonos.jobs.context import JobContext
 from clonos.kafka import client_config, java_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
-from clonos.spark.kafka_clients import JvmProducer, ProducerFailed
 from clonos.testing.harness import eventually, read_committed
 from clonos_sinks.kafka import sink as sink_module
+from clonos_sinks.kafka.clients import JvmProducer, ProducerFailed
 from support.brokers.severed import SeveredCluster
 from support.feeding import feed_numbers
 

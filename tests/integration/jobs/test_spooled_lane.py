@@ -31,10 +31,10 @@ from clonos.log.control import lane_id
 from clonos.log.reading import LogReader, Tail
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
-from clonos.spark.kafka_clients import JvmProducer
 from clonos.spark.lane_sink import LaneRows
 from clonos.testing.harness import Deadline, eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka import KafkaSink, spooled
+from clonos_sinks.kafka.clients import JvmProducer
 from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
@@ -192,13 +192,13 @@ def test_a_marker_that_is_committed_before_its_rows_would_lose_them(
 
     def marker_first(lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: LaneRows, log_end: int) -> LaneReport:
         with monkeypatch.context() as without_rows:
-            without_rows.setattr(LaneRows, "send_to", lambda _rows, _producer, **_: None)
+            without_rows.setattr(JvmProducer, "send", lambda _producer, _rows, **_: None)
             report = commit(lanes, lane, producer, rows, log_end)
         if not failed:
             failed.append(lane.identity.epoch)
             raise EpochFailed("injected")
         producer.begin()
-        rows.send_to(producer)
+        producer.send(rows)
         return report
 
     monkeypatch.setattr(SpooledLane, "_commit", marker_first)

@@ -13,9 +13,9 @@ from clonos.errors import ReplayDivergence
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.records import EpochIdentity, InputSlice, Marker, Owner, Resolution
 from clonos.settings import KafkaSettings
-from clonos.spark.kafka_clients import NewestProducer
 from clonos.spark.lane_sink import EpochRows, LaneRows, TaskOutcome
 from clonos_sinks.kafka import partitioned
+from clonos_sinks.kafka.clients import NewestProducer
 from clonos_sinks.kafka.lane import Lane, LaneSettings
 from clonos_sinks.kafka.partitioned import PartitionedLanes
 
@@ -92,8 +92,7 @@ class Rows(EpochRows):
         return tuple(TaskOutcome(task, 1, self._digests.get(task, b"same"), 0, 0, -1) for task in range(3))
 
     def of(self, task: int) -> LaneRows:
-        spark: Any = None
-        return LaneRows(spark, None, task, 1, 5, 0, b"same")
+        return LaneRows(None, task, 1, 5, 0, b"same")
 
 
 @pytest.mark.parametrize("equal", [True, False])

@@ -39,6 +39,24 @@ def test_arrows_point_one_way(part: str, hidden: set[str]) -> None:
     assert {file.name: words for file in sources(part).values() if (words := named(file) & above)} == {}
 
 
+PYTHON = {
+    "clonos": ROOT / "platform/clonos",
+    "the Kafka source": ROOT / "connectors/clonos_connectors",
+    "the Kafka sink": ROOT / "sinks/clonos_sinks",
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_python_calls_java_of_its_own_part_and_of_clonos(part: str) -> None:
+    called = {
+        (str(file), name)
+        for file in PYTHON[part].rglob("*.py")
+        for name in re.findall(r"\.clonos\.([A-Z]\w+)", file.read_text())
+    }
+    known = sources("clonos") | sources(part)
+    assert {(file, name) for file, name in called if name not in known} == set()
+
+
 def test_each_part_has_classes_and_uses_those_of_clonos() -> None:
     own = set(sources("clonos"))
     assert len(own) > 20

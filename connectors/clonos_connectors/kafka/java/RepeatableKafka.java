@@ -1,26 +1,17 @@
 package clonos;
 
-import com.fasterxml.jackson.core.JsonProcessingException;
-import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
-import java.time.Instant;
-import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.WeakHashMap;
 import java.util.TreeMap;
-import java.util.TreeSet;
 import java.util.UUID;
-import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -79,91 +70,7 @@ public final class RepeatableKafka implements TableProvider {
   /** With more unread records, a live query reads with as many tasks as it may have. */
   private static final long BACKLOG_RECORDS = 20_000;
 
-  /** Groups do not show options, which may hold a password. */
-  private static volatile String jvm = UUID.randomUUID().toString();
-
-  /** Spark's local property with the run id of the query whose thread this is. */
-  private static final String RUN = "spark.jobGroup.id";
-
-  /** The sources of each running query, by its run id; weak, because Spark may not stop each of them. */
-  private static final Map<String, Set<SourceStream>> RUNS = new ConcurrentHashMap<>();
-
-  /** Spark's local property with the number of records that each source of a new query reads in its first epoch. */
-  private static final String BOUND = "clonos.epochBound";
-
-  /**
-   * Spark's local property with the most tasks of a live query that starts. With fewer slots than tasks, the partitions of
-   * the tasks that wait would never be read.
-   */
-  private static final String LIVE_TASKS = "clonos.liveTasks";
-
-  /** By run: the maximum number of records that each source without a limit of its own reads in an epoch. */
-  private static final Map<String, Long> BOUNDS = new ConcurrentHashMap<>();
-
-  /** Spark's local property with deleted topics that were read to their end, separated by commas. */
-  private static final String FINISHED = "clonos.finishedTopics";
-
-  /** The runs whose sources do not wait any more. */
-  private static final Set<String> STOPPED = ConcurrentHashMap.newKeySet();
-
   private final KafkaSourceProvider kafka = new KafkaSourceProvider();
-
-  /** Bounds the next epochs of a running query: the number of records that each of its sources reads. */
-  public static void setBound(String run, long records) {
-    BOUNDS.computeIfPresent(run, (id, before) -> records);
-  }
-
-  /** The topics, separated by commas, that the newest planned epoch of a query reads to the end. */
-  public static String finishedTopics(String run) {
-    Set<String> finished = new TreeSet<>();
-    Set<String> unfinished = new HashSet<>();
-    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
-      source.planned.forEach((topic, complete) -> (complete ? finished : unfinished).add(topic));
-    }
-    finished.removeAll(unfinished);
-    return String.join(",", finished);
-  }
-
-  /**
-   * The latencies of the records that a query's tasks have read since the previous call: the time from a record's timestamp
-   * until now. As text: the class of a latency, a colon, the number of records; separated by commas.
-   */
-  public static String takeLatencies(String run) {
-    Map<Integer, Long> latencies = new HashMap<>();
-    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
-      source.ages.addLatencies(micros() - source.plannedAt, latencies);
-      source.ages.reset();
-    }
-    return RecordAges.text(latencies);
-  }
-
-  /** The first offsets of the newest epoch of a live query, as JSON: topic, partition, offset; for its only source. */
-  public static String liveStarts(String run) throws JsonProcessingException {
-    Map<String, Map<Integer, Long>> starts = new TreeMap<>();
-    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
-      source.starts.forEach(
-          (partition, start) ->
-              starts.computeIfAbsent(partition.topic(), topic -> new TreeMap<>()).put(partition.partition(), start));
-    }
-    return new ObjectMapper().writeValueAsString(starts);
-  }
-
-  /** Lets queries that start later use new consumers: earlier ones may keep records of a topic that was deleted. */
-  public static void forgetConsumers() {
-    jvm = UUID.randomUUID().toString();
-  }
-
-  private static long micros() {
-    return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
-  }
-
-  /** Ends the wait of a query's sources, and lets none of them wait again. Any thread may call this. */
-  public static void stopWaiting(String run) {
-    STOPPED.add(run);
-    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
-      source.poll.wakeUp();
-    }
-  }
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
@@ -272,8 +179,8 @@ public final class RepeatableKafka implements TableProvider {
     }
   }
 
-  private static final class SourceStream
-      implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
+  private static final class SourceStream extends RepeatableStream
+      implements SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     private static final Comparator<InputPartition> ORDER =
         Comparator.<InputPartition, String>comparing(partition -> range(partition).topic())
             .thenComparing(partition -> range(partition).partition())
@@ -281,49 +188,30 @@ public final class RepeatableKafka implements TableProvider {
 
     private final KafkaMicroBatchStream kafka;
     private final LongPoll poll;
-    private final String run;
-    private final Set<SourceStream> sources;
     private final boolean byPattern;
-    private final Set<String> finished = new HashSet<>();
     private final Map<TopicPartition, Long> ends = new HashMap<>();
-    private final RecordAges ages = new RecordAges();
     private final boolean ownGroup;
-    private final int mostLiveTasks;
     private Map<String, Object> consumerOptions;
-    private volatile Map<String, Boolean> planned = Map.of();
-    private volatile Map<TopicPartition, Long> starts = Map.of();
-    private volatile long plannedAt;
     private boolean waits;
     private boolean wasIdle;
 
     SourceStream(KafkaMicroBatchStream kafka, CaseInsensitiveStringMap options) {
       this.kafka = kafka;
       poll = new LongPoll(options, options.getLong(WAIT_MS, 0));
-      String group = SparkContext.getOrCreate().getLocalProperty(RUN);
-      run = group == null ? "" : group;
-      waits = options.getLong(WAIT_MS, 0) > 0 && group != null && !options.containsKey("minOffsetsPerTrigger");
-      sources =
-          RUNS.computeIfAbsent(
-              run, id -> Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>())));
-      SparkContext.getOrCreate().register(ages);
-      sources.add(this);
+      waits = options.getLong(WAIT_MS, 0) > 0 && !options.containsKey("minOffsetsPerTrigger");
       byPattern = options.containsKey("subscribePattern");
       // A topic of a pattern may be deleted and created again, and consumers keep records that they have fetched.
       ownGroup = byPattern || options.containsKey("kafka." + GROUP) || options.containsKey("groupIdPrefix");
-      String topics = SparkContext.getOrCreate().getLocalProperty(FINISHED);
-      if (topics != null) {
-        finished.addAll(Arrays.asList(topics.split(",")));
-      }
-      String tasks = SparkContext.getOrCreate().getLocalProperty(LIVE_TASKS);
-      mostLiveTasks = tasks == null ? 1 : Integer.parseInt(tasks);
-      String bound = SparkContext.getOrCreate().getLocalProperty(BOUND);
-      if (bound != null) {
-        BOUNDS.putIfAbsent(run, Long.valueOf(bound));
-      }
+      register();
+    }
+
+    @Override
+    void wakeUp() {
+      poll.wakeUp();
     }
 
     private ReadLimit bounded(ReadLimit limit) {
-      Long bound = limit instanceof ReadAllAvailable ? BOUNDS.get(run) : null;
+      Long bound = limit instanceof ReadAllAvailable ? bound() : null;
       return bound == null ? limit : ReadLimit.maxRows(bound);
     }
 
@@ -333,7 +221,7 @@ public final class RepeatableKafka implements TableProvider {
       boolean idle = start != null && (end == null || end.equals(start));
       boolean again = idle && wasIdle;
       wasIdle = idle;
-      if (!again || !waits || STOPPED.contains(run) || sources.size() != 1 || !poll.await(start)) {
+      if (!again || !waits || !mayWait() || !poll.await(start)) {
         return end;
       }
       Offset newest = newest(start, limit);
@@ -478,13 +366,13 @@ public final class RepeatableKafka implements TableProvider {
     /**
      * Spark keeps the consumers of tasks by group and partition, and names the group at random at each start of a query.
      * They belong to no group of the broker. With an equal group for equal options, a takeover uses the consumers of
-     * rehearsals, which are connected.
+     * rehearsals, which are connected. Groups do not show options, which may hold a password.
      */
     private KafkaBatchInputPartition withStableGroup(KafkaBatchInputPartition partition) {
       if (consumerOptions == null) {
         Map<String, Object> options = new HashMap<>(partition.executorKafkaParams());
         options.remove(GROUP);
-        byte[] identity = (jvm + new TreeMap<>(options)).getBytes(StandardCharsets.UTF_8);
+        byte[] identity = (consumers() + new TreeMap<>(options)).getBytes(StandardCharsets.UTF_8);
         options.put(GROUP, "clonos-" + UUID.nameUUIDFromBytes(identity));
         consumerOptions = options;
       }
@@ -523,12 +411,7 @@ public final class RepeatableKafka implements TableProvider {
 
     @Override
     public void stop() {
-      sources.remove(this);
-      RUNS.computeIfPresent(run, (id, left) -> left.isEmpty() ? null : left);
-      STOPPED.remove(run);
-      if (!RUNS.containsKey(run)) {
-        BOUNDS.remove(run);
-      }
+      super.stop();
       try {
         poll.close();
       } finally {

@@ -1,9 +1,4 @@
-"""Spark's Kafka source with a fixed order of partitions and a long poll.
-
-A replay reads the ranges of an epoch in the same order (`docs/adr/0023-ordered-partitions.md`). A query without input
-waits at the broker and sends no other requests: Spark's own source is asked for its newest offsets a hundred times a
-second. The Java side is `clonos.RepeatableKafka` (`clonos.spark.java`).
-"""
+"""What the driver sets and reads of the sources of a query. In Java they extend `clonos.RepeatableStream`."""
 
 from __future__ import annotations
 
@@ -12,14 +7,15 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from clonos.errors import SpecError
+from clonos.extend.source import Progress
 from clonos.spark.internals import has_class, jvm_of, local_property
 
-FORMAT: Final = "clonos.RepeatableKafka"
-_OPTION: Final = "longPollMs"
+_STREAM: Final = "clonos.RepeatableStream"
 # Longest wait in ms. New partitions are found, and timers of processing time fire, within this time.
 _SETTING: Final = "spark.clonos.longPollMs"
 _WAIT_MS: Final = 200
@@ -27,11 +23,12 @@ _MAX_WAIT_MS: Final = 600_000
 _BOUND: Final = "clonos.epochBound"  # a local property
 _FINISHED: Final = "clonos.finishedTopics"  # a local property
 _LIVE_TASKS: Final = "clonos.liveTasks"  # a local property
+_progress = msgspec.json.Decoder(Progress, strict=False)
 
 
 @contextlib.contextmanager
 def long_polls(spark: SparkSession) -> Iterator[None]:
-    """Let the sources that are loaded inside the context wait at the broker. The user's setting has priority."""
+    """Let the sources that are loaded inside the context wait for input. The user's setting has priority."""
     before = spark.conf.get(_SETTING, None)
     spark.conf.set(_SETTING, before or str(_WAIT_MS))
     try:
@@ -43,8 +40,8 @@ def long_polls(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(_SETTING, before)
 
 
-def long_poll_option(spark: SparkSession) -> dict[str, str]:
-    """Return the option of a source of `FORMAT` with its longest wait, in ms; 0: the source does not wait.
+def longest_wait_ms(spark: SparkSession) -> int:
+    """Return how long a source without input may wait, in ms; 0: it does not wait.
 
     Raises:
         SpecError: The user's setting is not a number of milliseconds.
@@ -55,7 +52,7 @@ def long_poll_option(spark: SparkSession) -> dict[str, str]:
         raise SpecError(
             f"{_SETTING}={setting!r} is invalid.", hint=f"set milliseconds from 0 to {_MAX_WAIT_MS}, without a unit."
         )
-    return {_OPTION: setting}
+    return int(setting)
 
 
 def first_bound(spark: SparkSession, records: int) -> AbstractContextManager[None]:
@@ -80,7 +77,7 @@ def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
         spark: The session of the query.
         run_id: ``StreamingQuery.runId``.
     """
-    topics: str = jvm_of(spark).clonos.RepeatableKafka.finishedTopics(run_id)
+    topics: str = jvm_of(spark).clonos.RepeatableStream.finishedTopics(run_id)
     return frozenset(filter(None, topics.split(",")))
 
 
@@ -99,11 +96,16 @@ def take_latencies(spark: SparkSession, run_id: str) -> dict[int, int]:
         published, and must not fail for its figures.
     """
     try:
-        text: str = jvm_of(spark).clonos.RepeatableKafka.takeLatencies(run_id)
+        text: str = jvm_of(spark).clonos.RepeatableStream.takeLatencies(run_id)
     except Py4JError:
         return {}
     counts = (count.split(":") for count in text.split(",") if count)
     return {int(number): int(records) for number, records in counts}
+
+
+def first_offsets(spark: SparkSession, run_id: str) -> Progress:
+    """Return the offsets at which the newest live epoch of a running query begins: topic → partition → offset."""
+    return _progress.decode(jvm_of(spark).clonos.RepeatableStream.liveStarts(run_id))
 
 
 def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
@@ -114,12 +116,12 @@ def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
         run_id: ``StreamingQuery.runId``.
         records: Maximum number of records that each source reads in an epoch.
     """
-    jvm_of(spark).clonos.RepeatableKafka.setBound(run_id, records)
+    jvm_of(spark).clonos.RepeatableStream.setBound(run_id, records)
 
 
 def forget_consumers(spark: SparkSession) -> None:
     """Let queries that start later use new consumers: earlier ones may keep records of a topic that was deleted."""
-    jvm_of(spark).clonos.RepeatableKafka.forgetConsumers()
+    jvm_of(spark).clonos.RepeatableStream.forgetConsumers()
 
 
 def stop_waiting(spark: SparkSession, run_id: str) -> None:
@@ -129,5 +131,5 @@ def stop_waiting(spark: SparkSession, run_id: str) -> None:
         spark: The session of the query.
         run_id: ``StreamingQuery.runId``.
     """
-    if has_class(spark, FORMAT):
-        jvm_of(spark).clonos.RepeatableKafka.stopWaiting(run_id)
+    if has_class(spark, _STREAM):
+        jvm_of(spark).clonos.RepeatableStream.stopWaiting(run_id)

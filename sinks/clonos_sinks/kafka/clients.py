@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from clonos.carried_errors import uncarry
 from clonos.errors import BrokerUnavailable, ClonosError
 from clonos.spark.internals import jvm_of
+from clonos.spark.lane_sink import LaneRows
 
 
 class NewestProducer(NamedTuple):
@@ -66,6 +67,14 @@ class JvmProducer:
         """Begin a transaction."""
         with failures(self._spark):
             self.java.begin()
+
+    def send(self, rows: LaneRows, *, topic: str = "") -> None:
+        """Queue all records of a lane, in the order of their partitions.
+
+        `topic` replaces the topics and partitions of the records; empty: they keep their own.
+        """
+        with failures(self._spark):
+            self.java.send(rows.epoch, rows.task, topic or None)
 
     def mark(self, topic: str, partition: int, marker: bytes) -> None:
         """Queue the marker, the last record of the transaction."""
