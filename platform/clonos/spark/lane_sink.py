@@ -34,13 +34,13 @@ class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
 
     # By Spark's partition index. ``PUBLISH``: the task publishes its lane. ``SEND``: the driver gets the rows.
     # ``COUNT``: the rows are published; they are only counted and compared.
-    # ``LIVE``: the `StepPublisher` of `live` gets the rows of each record as soon as they are computed.
+    # ``LIVE``: the `LivePublisher` of `live` gets the rows of each record as soon as they are computed.
     rows: tuple[Rows, ...]
     # How tasks publish: the sink's own class, whose tag names a `clonos.TaskPlan.Pass` in Java; None: no task does.
     lanes: msgspec.Struct | None = None
     # Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.
     points: bool = False
-    live: str | None = None  # run id of a live query, whose tasks hand their rows to its `StepPublisher`
+    live: str | None = None  # run id of a live query, whose tasks hand their rows to its `LivePublisher`
 
     @classmethod
     def of_all(cls, rows: Rows, partitions: int) -> TaskPlan:

@@ -363,7 +363,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
       cut = true;
       notifyAll();
     }
-    producers.forEach(LaneProducer::close);
     super.close();
+    producers.forEach(LaneProducer::close);
   }
 }
