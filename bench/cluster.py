@@ -78,8 +78,11 @@ def _ratios(figures: dict[str, Any]) -> dict[str, dict[str, float]]:
     for subject in _ON_CLUSTER:
         for key in ("latency_ms", "latency_load_ms"):
             if key in figures:
+                both = [figures[key][each] for each in (subject, "clonos_local")]
+                if key == "latency_load_ms":
+                    both = [each[latency.RATE] for each in both]
                 for name in ("p50", "p99"):
-                    ratio = figures[key][subject][name] / figures[key]["clonos_local"][name]
+                    ratio = both[0][name] / both[1][name]
                     ratios[subject][f"{key}.{name}"] = round(ratio, 2)
         for kind, rates in figures.get("rows_per_s", {}).items():
             ratios[subject][f"rows_per_s.{kind}"] = round(rates["clonos_local"] / rates[subject], 2)

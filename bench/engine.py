@@ -2,7 +2,7 @@
 
 ``python -m bench.engine --json``; ``--quick`` for a first impression. The benchmark compares:
 
-- latency from producer to read_committed reader: one record at a time, and at 200 records/s;
+- latency from producer to read_committed reader: one record at a time, and at 200 records/s (``--rates``);
 - rows per second of a copying job and of a job with a pandas UDF (plain Spark: default settings, at-least-once);
 - cost of causal logging: clock, random number and id per row compared with Python's functions, and a service with
   1 % distinct arguments compared with a UDF that caches the results itself;
@@ -38,7 +38,14 @@ def measure(kafka: KafkaSettings, home: Path, brokers: list[int], arguments: arg
     if "latency" in arguments.parts:
         singles, seconds = (50, 10.0) if quick else (200, 30.0)
         figures |= latency.measure(
-            kafka, home, singles=singles, seconds=seconds, subjects=arguments.latency_subjects, kind=arguments.kind
+            kafka,
+            home,
+            singles=singles,
+            seconds=seconds,
+            subjects=arguments.subjects,
+            kind=arguments.kind,
+            rates=arguments.rates,
+            brokers=brokers,
         )
     if "cost" in arguments.parts:
         figures |= cost.measure(kafka, home, brokers, seconds=15 if quick else 60, subjects=arguments.subjects)
@@ -117,10 +124,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer records and one round")
     parser.add_argument("--parts", nargs="+", default=["latency", "throughput", "overhead"])
     parser.add_argument("--kind", default="identity", help="the job of the part latency: identity, udf, python")
+    parser.add_argument(
+        "--rates", nargs="+", type=int, default=[latency.RATE], help="loads of the part latency, a second"
+    )
     parser.add_argument("--subjects", nargs="+", help="of all parts but overhead")
     arguments = parser.parse_args()
-    arguments.latency_subjects = tuple(arguments.subjects or ("clonos_live", *SUBJECTS))
-    arguments.subjects = arguments.subjects or SUBJECTS
+    arguments.subjects = tuple(arguments.subjects or ("clonos_live", *SUBJECTS))
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)
         log_progress("starting a broker")

@@ -1,25 +1,31 @@
-"""Latency of records from producer to read_committed reader: one record at a time, and under a steady load."""
+"""Latency of records from producer to read_committed reader: one record at a time, and under steady loads."""
 
 from __future__ import annotations
 
 import statistics
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from bench.outages.usage import cpu_s, memory_mb
 from bench.progress import log_progress
 from bench.spark_cluster import BenchCluster
-from bench.subjects import PARTITIONS, SUBJECTS, Subject, make_topic, running_driver
+from bench.subjects import PARTITIONS, SUBJECTS, RunningDriver, Subject, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
 _ARRIVAL_TIMEOUT_S = 30.0
-_RATE = 200
+RATE: Final = 200
+_MANY: Final = 5000  # records a second, from which on the producer makes batches
+_BATCHES_MS: Final = 5
+_SHORTEST_SLEEP_S: Final = 0.001
 
 
 @dataclass
@@ -101,8 +107,14 @@ def measure(
     subjects: tuple[Subject, ...] = SUBJECTS,
     cluster: BenchCluster | None = None,
     kind: str = "identity",
+    rates: Sequence[int] = (RATE,),
+    brokers: Iterable[int] = (),
 ) -> dict[str, dict[str, Any]]:
-    """``latency_ms`` and ``latency_load_ms`` of each subject."""
+    """``latency_ms`` of each subject, and ``latency_load_ms`` of each subject and rate in records per second.
+
+    `brokers` are the process ids of the brokers, for their CPU time.
+    """
+    broker_processes = [psutil.Process(pid) for pid in brokers]
     results: dict[str, dict[str, Any]] = {"latency_ms": {}, "latency_load_ms": {}}
     for subject in subjects:
         source = make_topic(kafka, "in")
@@ -113,8 +125,11 @@ def measure(
                 run.await_start(arrivals.has_arrived, partial(produce, producer, source, "first", 0))
                 results["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
                 log_progress(f"{subject}, one at a time: {_brief(results['latency_ms'][subject])}")
-                results["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))
-                log_progress(f"{subject}, {_RATE} records/s: {_brief(results['latency_load_ms'][subject])}")
+                results["latency_load_ms"][subject] = {}
+                for rate in rates:
+                    load = _Load(kafka, source, arrivals, rate, seconds)
+                    results["latency_load_ms"][subject][rate] = measured = load.measure(run, broker_processes)
+                    log_progress(f"{subject}, {rate} records/s: {_brief(measured)}, cores {measured['cores']}")
             finally:
                 arrivals.close()
                 run.process.check_running()
@@ -150,20 +165,38 @@ def _singles(producer: Producer, topic: str, arrivals: Arrivals, count: int) -> 
     return took
 
 
-def _load(producer: Producer, topic: str, arrivals: Arrivals, seconds: float) -> list[float]:
-    warm_up_s = 20.0  # class loading, code generation and JIT
-    began = time.perf_counter()
-    sent: dict[str, float] = {}
-    number = 0
-    while (now := time.perf_counter()) < began + warm_up_s + seconds:
-        due = began + number / _RATE
-        if now < due:
-            time.sleep(min(due - now, 0.01))
-            continue
-        key = f"load-{number}"
-        sent[key] = produce(producer, topic, key, number)
-        number += 1
-    producer.flush(30)
-    arrivals.wait(f"load-{number - 1}", _ARRIVAL_TIMEOUT_S)
-    counted = [key for key, at in sent.items() if at >= began + warm_up_s]
-    return [arrivals.wait(key, _ARRIVAL_TIMEOUT_S) - sent[key] for key in counted]
+@dataclass
+class _Load:
+    """A steady load of `rate` records a second, for `seconds` after the warm-up."""
+
+    kafka: KafkaSettings
+    topic: str
+    arrivals: Arrivals
+    rate: int
+    seconds: float
+
+    def measure(self, run: RunningDriver, brokers: list[psutil.Process]) -> dict[str, Any]:
+        """Latencies, CPU time of the driver and of the brokers in cores, and the driver's memory."""
+        producer = Producer(client_config(self.kafka, linger_ms=_BATCHES_MS if self.rate >= _MANY else 0))
+        self._send(producer, "warm", 20.0)  # class loading, code generation and JIT
+        before, began = self._used(run, brokers), time.perf_counter()
+        sent = self._send(producer, "load", self.seconds)
+        took = time.perf_counter() - began
+        cores = {name: round((used - before[name]) / took, 3) for name, used in self._used(run, brokers).items()}
+        if producer.flush(30):
+            raise TimeoutError("the load could not be written")
+        latencies = [self.arrivals.wait(key, _ARRIVAL_TIMEOUT_S) - at for key, at in sent.items()]
+        return {**quantiles(latencies), "cores": cores, "pss_mb": sum(memory_mb(run.process.members()).values())}
+
+    def _used(self, run: RunningDriver, brokers: list[psutil.Process]) -> dict[str, float]:
+        return {"driver": sum(cpu_s(run.process.members()).values()), "broker": sum(cpu_s(brokers).values())}
+
+    def _send(self, producer: Producer, name: str, seconds: float) -> dict[str, float]:
+        began = time.perf_counter()
+        sent: dict[str, float] = {}
+        for number in range(int(self.rate * seconds)):
+            while (left := began + number / self.rate - time.perf_counter()) > 0:
+                time.sleep(max(left, _SHORTEST_SLEEP_S))
+            key = f"{name}-{self.rate}-{number}"
+            sent[key] = produce(producer, self.topic, key, number)
+        return sent

@@ -211,6 +211,8 @@ def _command(
             command += ["--master", cluster.master, "--executors", str(cluster.executors)]
         return [*command, "--checkpoint", str(folder / "checkpoint")]
     place: dict[str, object] = {}
+    if subject == "clonos_live":
+        per_epoch = 0  # an epoch lasts minutes, and a limit of its records is refused
     if subject == "clonos_cluster" or subject == "clonos_atomic":
         assert cluster is not None
         place = cluster.spec() | ({"delivery": "atomic-epoch"} if subject == "clonos_atomic" else {})

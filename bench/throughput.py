@@ -67,7 +67,10 @@ def rate(
     depth: str = "full",
     cluster: BenchCluster | None = None,
 ) -> Rate:
-    """Run one job over the whole input; watched through the stable end of its output topic, which costs nothing."""
+    """Run one job over the whole input; watched through the stable end of its output topic, which costs nothing.
+
+    The ends of transactions count too: some in a thousand records of a live query.
+    """
     with running_driver(
         subject, kafka, home, source, kind=kind, per_epoch=per_epoch, depth=depth, cluster=cluster
     ) as run:
