@@ -64,7 +64,7 @@ setup: .venv/.cached ## Environment, jars and start-up caches
 demo: setup ## Kill a job on real Kafka: a cold restart, a takeover by a standby; it publishes exactly once
 	@$(BIN)/clonos demo
 
-example: setup ## One example, killed and checked: NAME=orders (or enrich, wordcount), KILLS=3, MASTER=cluster
+example: setup ## One example, killed and checked: NAME=orders (or enrich, live, wordcount), KILLS=3, MASTER=cluster
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain $(if $(filter cluster,$(MASTER)),--spark-workers 2)
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)

@@ -21,6 +21,7 @@ PAGES: Final = {
     "docker/README.md": "deploy/containers.md",
     "docker/kubernetes/README.md": "deploy/kubernetes.md",
     "examples/enrich/README.md": "examples/enrich.md",
+    "examples/live/README.md": "examples/live.md",
     "examples/orders/README.md": "examples/orders.md",
     "examples/wordcount/README.md": "examples/wordcount.md",
     "docs/adr": "adr/index.md",

@@ -12,7 +12,7 @@ import typer
 
 from clonos.cli.options import echo
 
-Example = Literal["wordcount", "orders", "enrich", "all"]
+Example = Literal["wordcount", "orders", "enrich", "live", "all"]
 
 
 def demo(
@@ -38,7 +38,10 @@ def demo(
         int,
         typer.Option(min=0, max=20, help="Run jobs on a Spark cluster of this size; kill executors too."),
     ] = 0,
-    rate: Annotated[float, typer.Option(min=0.1, help="Input records per second.")] = 20.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Input records per second. Default: 20, and 200 for live.", show_default=False),
+    ] = None,
 ) -> None:
     """Kill a running job repeatedly, and verify from its output that every result was published exactly once.
 

@@ -52,7 +52,7 @@ class Options:
     kills: int = 2  # number of kills of Clonos jobs, over all examples
     seed: int | None = None  # seed of the random moments of the kills; None: a random seed
     plain: bool = True  # whether plain Spark runs the same scenario afterwards, for examples that have a plain job
-    records_per_second: float = 20.0  # input records per second
+    records_per_second: float | None = None  # input records per second; None: the example's own number
     # Whether Clonos jobs run on a control plane, whose agents restart them; otherwise the demo restarts them.
     hosted: bool = True
     spark_workers: int = 0  # workers of a Spark cluster on which hosted jobs run; 0: they run on a local master
@@ -107,6 +107,7 @@ def _checked(outcome: Outcome) -> dict[str, Any]:
     fields = asdict(outcome.verdict)
     del fields["findings"], fields["pending"]
     measured = {"longest_gap_s": round(outcome.longest_gap_s, 3), "gaps": side_by_side(outcome.gaps)}
+    measured["latency_ms"] = outcome.latencies.as_json()
     return {**fields, **measured, "kills": outcome.kills}
 
 
@@ -234,7 +235,13 @@ class ExampleRun:
             params = {**self._server, **topics.params()}
             name = f"{self.prefix}{self.example.name}"
             cluster = spark_cluster.NAME if self.options.spark_workers else None
-            plan = planned(delays, before, standby=self.options.standby, executors=cluster is not None)
+            plan = planned(
+                delays,
+                before,
+                standby=self.options.standby,
+                executors=cluster is not None,
+                in_doubt=not self.example.live,
+            )
             standbys = int(any(kill.standby for kill in plan))
             with_standby = f" --standbys {standbys}" if standbys else ""
             on_cluster = f" --cluster {cluster}" if cluster else ""
@@ -261,7 +268,7 @@ class ExampleRun:
         for name, value in {**self._server, **topics.params()}.items():
             command += ["-p", f"{name}={value}"]
         process = self._direct(title, command, "job.log")
-        plan = planned(delays, before, standby=False, executors=False)
+        plan = planned(delays, before, standby=False, executors=False, in_doubt=not self.example.live)
         return self._run(title, topics, process, plan, partial(event_counters, events), log=log).run()
 
     def plain(self, kills: int) -> Outcome | None:
@@ -312,7 +319,7 @@ class ExampleRun:
                 self.kafka,
                 topics.of(self.example.source),
                 self.example.messages(self._random("input")),
-                per_second=self.options.records_per_second,
+                per_second=self.options.records_per_second or self.example.per_second,
             ),
             kills=kills,
             counters=counters,
@@ -326,7 +333,9 @@ def cold(delays: Sequence[float]) -> list[Kill]:
     return [Kill(delay) for delay in delays]
 
 
-def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executors: bool) -> list[Kill]:
+def planned(
+    delays: Sequence[float], before: int = 0, *, standby: bool, executors: bool, in_doubt: bool = True
+) -> list[Kill]:
     """Return a kill after each of `delays` (seconds after new output), in turns.
 
     In every second round, drivers are killed while an epoch is in doubt.
@@ -336,6 +345,7 @@ def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executor
         before: Number of earlier kills, after which the turns continue.
         standby: The turns include a kill of a driver with a standby that is READY.
         executors: The turns include a kill of an executor.
+        in_doubt: The job has epochs that can be in doubt.
     """
     turns: list[tuple[bool, Target]] = [(False, "driver")]
     turns += [(False, "executor")] if executors else []
@@ -344,8 +354,8 @@ def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executor
     for number, delay in enumerate(delays, start=before):
         round_number, turn = divmod(number, len(turns))
         waits, target = turns[turn]
-        in_doubt = target == "driver" and round_number % 2 == 0
-        kills.append(Kill(delay, waits, target, in_doubt))
+        doubted = in_doubt and target == "driver" and round_number % 2 == 0
+        kills.append(Kill(delay, waits, target, doubted))
     return kills
 
 

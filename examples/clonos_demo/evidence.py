@@ -37,6 +37,7 @@ class Sent:
     partition: int
     offset: int
     value: bytes
+    at: float = 0.0  # time when it was sent, in seconds of the monotonic clock
 
     @property
     def position(self) -> SourcePosition:

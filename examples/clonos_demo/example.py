@@ -19,7 +19,7 @@ from clonos.errors import SpecError
 from clonos_demo.evidence import Evidence
 from clonos_demo.verdict import Verdict
 
-NAMES: Final = ("wordcount", "orders", "enrich")
+NAMES: Final = ("wordcount", "orders", "enrich", "live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Example:
     # Script of an HTTP server that the job calls; the job parameter ``server`` holds its address. Empty: none.
     server: str = ""
     plain: str = ""  # module with the same job on plain Spark. Empty: none.
+    live: bool = False  # whether its query is live: no epoch of it is ever in doubt
+    per_second: float = 20.0  # input records per second, unless the user says another number
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -76,14 +76,13 @@ class SteadyProducer:
             due += self._pause_s
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
-            self._producer.produce(
-                self._topic, value=value, key=key.encode(), on_delivery=partial(self._delivered, value)
-            )
+            answer = partial(self._delivered, value, time.monotonic())
+            self._producer.produce(self._topic, value=value, key=key.encode(), on_delivery=answer)
             self._producer.poll(0)
 
-    def _delivered(self, value: bytes, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, value: bytes, at: float, error: KafkaError | None, message: Message) -> None:
         refusal = undelivered(error, message)
         if refusal is not None:
             self._refused.append(refusal)
         else:
-            self._acked.append(Sent(self._topic, message.partition() or 0, message.offset() or 0, value))
+            self._acked.append(Sent(self._topic, message.partition() or 0, message.offset() or 0, value, at))

@@ -16,6 +16,7 @@ from clonos_demo.evidence import Answer, Evidence, Sent
 from clonos_demo.example import Example
 from clonos_demo.gaps import RECOVERY_KINDS, Gap, Kill, RecoveryKind
 from clonos_demo.in_doubt import EpochInDoubt
+from clonos_demo.latency import Latencies
 from clonos_demo.producer import SteadyProducer
 from clonos_demo.reader import OutputReader, longest_gap
 from clonos_demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
@@ -65,6 +66,7 @@ class Run:
     def __post_init__(self) -> None:
         self._killed_at: list[float] = []
         self._gaps: list[Gap] = []
+        self._silences: list[tuple[float, float]] = []  # begin and end of each gap
         self._newest_counters = Counters()
         self._next_request_at = 0.0
         outputs = [self.topics.of(name) for name in self.example.outputs]
@@ -106,6 +108,9 @@ class Run:
             kills=len(self._killed_at),
             longest_gap_s=longest_gap(self._reader.arrivals(), until=input_ended),
             gaps=tuple(self._gaps),
+            latencies=Latencies.of(
+                sent, self._reader.records(self.topics.of(self.example.outputs[0])), tuple(self._silences)
+            ),
             counters=self.counters() if self.counters else None,
         )
 
@@ -130,6 +135,7 @@ class Run:
         kind: RecoveryKind = "standby" if self.job.taken_over() else "cold"
         gap = Gap("executor" if kill.target == "executor" else kind, arrived - killed.at)
         self._gaps.append(gap)
+        self._silences.append((killed.at, arrived))
         self.screen.say(
             f"{self.title}: {RECOVERY_KINDS[gap.kind]}: a reader waited {gap.seconds:.2f} s for the next record",
             style="cyan",

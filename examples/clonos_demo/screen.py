@@ -14,6 +14,7 @@ from rich.text import Text
 
 from clonos.resources.jobs import Recovery
 from clonos_demo.gaps import RECOVERY_KINDS, Gap, RecoveryKind, median_s, times_shorter
+from clonos_demo.latency import Latencies
 from clonos_demo.verdict import Verdict
 
 SECONDS_SHOWN = 60
@@ -60,6 +61,7 @@ class Outcome:
     longest_gap_s: float  # longest time without a new record while input flowed
     counters: Counters | None  # the job's own counters; None for plain Spark
     gaps: tuple[Gap, ...] = ()  # waiting time of readers after each kill
+    latencies: Latencies = field(default_factory=Latencies)  # of the records from the producer to the reader
     recoveries: tuple[Recovery, ...] = ()  # as the control plane recorded them, oldest first
 
 
@@ -110,7 +112,17 @@ class Screen:
         for outcome in outcomes:
             for finding in outcome.verdict.findings[:5]:
                 self._console.print(Text(f"  {outcome.title}: {finding}", style="dim"), soft_wrap=True)
+            self._print_latencies(outcome)
             self._console.print(_sentence(outcome), soft_wrap=True)
+
+    def _print_latencies(self, outcome: Outcome) -> None:
+        bars, kills = outcome.latencies.drawn(SECONDS_SHOWN)
+        if not bars:
+            return
+        scale = "▁ up to 3 ms, ▃ 30 ms, ▅ 300 ms, ▇ 3 s; ✝ a kill"
+        self._console.print(Text(f"{outcome.title}: longest latency over the run ({scale}):"), soft_wrap=True)
+        self._console.print(Text(f"  {bars}", "green"))
+        self._console.print(Text(f"  {kills}", "bold red"))
 
     def gaps(self, gaps: Sequence[Gap]) -> None:
         """Print the waiting times of the kinds of recoveries side by side; nothing unless there are two kinds."""
@@ -210,6 +222,10 @@ def _table(outcomes: list[Outcome]) -> Table:
         medians = [median_s(outcome.gaps, kind) for outcome in outcomes]
         if any(medians):
             table.add_row(f"gap, {label}", *("" if median is None else f"{median:.1f} s" for median in medians))
+    for share in ("p50", "p99"):
+        figures = [outcome.latencies.as_json()[share] for outcome in outcomes]
+        if any(figures):
+            table.add_row(f"latency, {share}", *("" if figure is None else f"{figure:.0f} ms" for figure in figures))
     for name, attribute in (
         ("lanes skipped on replay", "skipped_lanes"),
         ("determinants recorded", "determinants_recorded"),

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.full]
 
 # `make demo` and `make chaos-full` run wordcount.
 @pytest.mark.chaos(fault="SIGKILL at random moments", target="driver", topology="clonos demo")
-@pytest.mark.parametrize("name", ["orders", "enrich"])
+@pytest.mark.parametrize("name", ["orders", "enrich", "live"])
 def test_an_example_is_exactly_once_through_a_kill(
     kafka: KafkaSettings, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from typing import get_args
 
 import pytest
+from checking import published
 from rich.console import Console
 
 from clonos_demo.command import Example
 from clonos_demo.demo import Report, shares
+from clonos_demo.evidence import Sent
 from clonos_demo.example import NAMES
 from clonos_demo.gaps import RECOVERY_KINDS, Gap
+from clonos_demo.latency import Latencies
 from clonos_demo.screen import Counters, Outcome, Progress, Screen
 from clonos_demo.verdict import Fault, Finding, Verdict
 
@@ -31,6 +35,9 @@ SPOILED = Verdict(
     pending=0,
     findings=(Finding(Fault.DUPLICATE, "words record of ('lines', 0, 0, 0)"),),
 )
+# The fourth record was on its way when the driver was killed, and the fifth was sent before the next one published.
+TAKEN = ((100.0, 0.01), (101.0, 0.02), (102.0, 0.03), (102.5, 0.6), (103.2, 0.2), (160.0, 0.002))
+LATENCIES = Latencies(TAKEN, [(102.7, 103.5)])
 GAPS = (Gap("cold", 9.8), Gap("standby", 0.61), Gap("standby", 0.59))
 PROGRESS = Progress(
     title="Clonos",
@@ -49,7 +56,15 @@ PROGRESS = Progress(
 
 def outcomes() -> tuple[Outcome, Outcome]:
     return (
-        Outcome("Clonos", CLEAN, kills=3, longest_gap_s=9.87654, counters=Counters(4, 2, 70, 9), gaps=GAPS),
+        Outcome(
+            "Clonos",
+            CLEAN,
+            kills=3,
+            longest_gap_s=9.87654,
+            counters=Counters(4, 2, 70, 9),
+            gaps=GAPS,
+            latencies=LATENCIES,
+        ),
         Outcome("plain Spark", SPOILED, kills=2, longest_gap_s=9.0, counters=None, gaps=(Gap("cold", 8.0),)),
     )
 
@@ -87,6 +102,21 @@ def test_both_gaps_are_side_by_side() -> None:
     assert "The takeover was 16.3 times faster." in text
 
 
+def test_the_latencies_are_drawn_with_the_kills() -> None:
+    out = io.StringIO()
+    with Screen(Console(file=out, width=100)) as screen:
+        screen.verdict(list(outcomes()))
+    text = out.getvalue()
+    assert re.search(r"latency, p50 +│ +15 ms │ +│", text)
+    assert re.search(r"latency, p99 +│ +30 ms │ +│", text)
+    bars = "▃▃▆▅" + " " * 55 + "▁"
+    assert f"\n  {bars}\n    ✝\n" in text
+    sent = [Sent("in", 0, offset, b"", at=float(offset)) for offset in range(3)]
+    copies = [{"source": {"topic": "in", "partition": 0, "offset": offset}} for offset in (0, 1, 1)]
+    arrived = [replace(record, arrived=1.5 + n) for n, record in enumerate(published("out", copies))]
+    assert Latencies.of(sent, arrived, []).taken == [(0.0, 1.5), (1.0, 1.5)], "the first copy of a published record"
+
+
 def test_without_a_takeover_nothing_is_compared() -> None:
     out = io.StringIO()
     with Screen(Console(file=out, width=100)) as screen:
@@ -101,10 +131,12 @@ def test_the_json_object_has_the_promised_fields() -> None:
     measured = {"longest_gap_s", "kills", "gaps"}
     counted = {"skipped_lanes", "determinants_recorded", "determinants_replayed"}
     assert shown.keys() == checked | measured | counted | {"seed", "plain", "examples"}
+    assert shown["plain"].pop("latency_ms") == {"p50": None, "p99": None, "n": 0}
     assert shown["plain"].keys() == checked | measured
     assert shown["examples"].keys() == {"wordcount"}
     example = shown["examples"]["wordcount"]
     assert example.pop("recoveries") == []
+    assert example.pop("latency_ms") == {"p50": 15.0, "p99": 30.0, "n": 4}
     assert example.items() <= shown.items()
     assert example.keys() == checked | measured | counted
     assert (shown["seed"], shown["kills"], shown["longest_gap_s"], shown["skipped_lanes"]) == (7, 3, 9.877, 2)
