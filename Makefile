@@ -25,7 +25,7 @@ LAST := containers-slice
 LABELLED = $(if $(LABEL), 2>&1 | sed --unbuffered 's/^/$@: /')
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo $(BIN)/docker-compose) --file docker/compose.yaml
 NAME ?= orders
-KILLS ?= 3
+KILLS ?= $(if $(filter live,$(NAME)),2,3)
 
 # Some machines set this. Every Python process would then compile what it imports: two seconds of CPU time for a driver.
 unexport PYTHONDONTWRITEBYTECODE
@@ -64,7 +64,7 @@ setup: .venv/.cached ## Environment, jars and start-up caches
 demo: setup ## Kill a job on real Kafka: a cold restart, a takeover by a standby; it publishes exactly once
 	@$(BIN)/clonos demo
 
-example: setup ## One example, killed and checked: NAME=orders (or enrich, live, wordcount), KILLS=3, MASTER=cluster
+example: setup ## One example, killed and checked: NAME=orders (or enrich, live, wordcount), KILLS=2, MASTER=cluster
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain $(if $(filter cluster,$(MASTER)),--spark-workers 2)
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
