@@ -104,7 +104,7 @@ def topics(kafka: KafkaSettings, example: Path) -> Iterator[tuple[str, str]]:
         deleted.result(60)
 
 
-@pytest.mark.core
+@pytest.mark.ci
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="PySpark program")
 @pytest.mark.timeout(3000)
 def test_the_documented_example_survives_kill_9(

@@ -16,7 +16,7 @@ from chaos.stamped_job import JOB, TIMEOUT_S, StampedJob
 from clonos.testing.harness import Stack, eventually
 from component.browser.browser_session import BrowserSession
 
-pytestmark = [pytest.mark.chaos, pytest.mark.embedded, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.ci, pytest.mark.chaos, pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 Look = Callable[..., BrowserSession]
 

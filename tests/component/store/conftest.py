@@ -1,6 +1,7 @@
 """The store's contract on SQLite and on PostgreSQL, on a database that each module has for itself.
 
-On PostgreSQL, CI runs the modules about its transactions and locks, and the other modules by turns.
+On PostgreSQL, CI runs the modules about its transactions and locks, and the other modules by turns. `make test` runs
+SQLite alone.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _ABOUT_TRANSACTIONS = {"events", "hosts", "ingest", "jobs", "lease", "schema", "
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests on PostgreSQL that CI runs by turns."""
-    module = item.path.stem.removeprefix("test_store_")
-    if item.path.parent == Path(__file__).parent and module not in _ABOUT_TRANSACTIONS and "[postgresql" in item.name:
-        item.add_marker(pytest.mark.turn)
+    """Mark the tests on PostgreSQL that CI runs, all of them or by turns."""
+    if item.path.parent == Path(__file__).parent and "[postgresql" in item.name:
+        module = item.path.stem.removeprefix("test_store_")
+        item.add_marker(pytest.mark.ci if module in _ABOUT_TRANSACTIONS else pytest.mark.turn)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

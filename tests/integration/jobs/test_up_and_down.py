@@ -19,6 +19,7 @@ pytestmark = pytest.mark.embedded
 JOB = '@clonos.job(name="empty")\ndef empty(ctx):\n    pass\n'
 
 
+@pytest.mark.ci
 def test_everything_on_one_machine(stack: Stack, tmp_path: Path) -> None:
     port = str(free_ports(1)[0])
     up = stack.json("up", "--detach", "--port", port)
