@@ -228,15 +228,24 @@ def _lost(array: pa.Array, declared: pa.DataType) -> Any:
     return array.filter(changed)[0].as_py() if pc.any(changed).as_py() else None
 
 
+def checked(function: Function, declared: DataType, eval_type: int) -> Function:
+    """Return the function, which checks its results before Spark reads them.
+
+    Args:
+        function: As the job passes it to Spark.
+        declared: The Spark type of its rows, or of its column.
+        eval_type: How Spark calls it (`PythonEvalType`); functions that return no Arrow data stay as they are.
+    """
+    check = _CHECKS.get(eval_type)
+    return check(function, declared) if check else function
+
+
 def _read_checked(pickle: Any, infile: Any, eval_type: int, *more: Any, **named: Any) -> Any:
     """Read a function from Spark as PySpark does; it checks what it returns."""
-    checked = _CHECKED.get(eval_type)
-    if checked is None:
-        return _read_single_udf(pickle, infile, eval_type, *more, **named)  # type: ignore[no-untyped-call]
 
     def read(serializer: Any, file: Any) -> Any:
         function, declared = _read_command(serializer, file)
-        return checked(function, declared), declared
+        return checked(function, declared, eval_type), declared
 
     pyspark.worker.read_command = read
     try:
@@ -276,7 +285,7 @@ def _as(function: Function, checked: Function) -> Function:
     return checked
 
 
-_CHECKED: Final[dict[int, Callable[[Function, DataType], Function]]] = {
+_CHECKS: Final[dict[int, Callable[[Function, DataType], Function]]] = {
     PythonEvalType.SQL_MAP_ARROW_ITER_UDF: functools.partial(_each, "rows"),
     PythonEvalType.SQL_SCALAR_ARROW_UDF: functools.partial(_whole, "column"),
     PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: functools.partial(_each, "column"),
