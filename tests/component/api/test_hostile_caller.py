@@ -9,18 +9,26 @@ import httpx
 import psutil
 import pytest
 
-from support.busy import slowdown
 from support.callers import HostileCaller, OrdinaryCaller
 from support.connection import Connection
 from support.serving import ApiProcess
 
 MB = 1 << 20
 SLOW = ("uploads: 201", "downloads: 200", "validate: 200")
+LIMITS = ("streams: 429", "heads: closed")  # one token has some streams; a head has an end
 
 
-async def attack_until_answered(hostile: HostileCaller, answers: tuple[str, ...]) -> None:
-    """Attack with requests that have these responses, until there is each of them several times."""
-    attack = asyncio.create_task(hostile.attack(60.0, only=[answer.partition(":")[0] for answer in answers]))
+async def attack_until(
+    hostile: HostileCaller, answers: tuple[str, ...], *, beside: list[OrdinaryCaller], only: bool = True
+) -> None:
+    """Attack while others use the service, and until there is each of these responses several times.
+
+    Args:
+        only: With the requests that have these responses alone.
+    """
+    kinds = [answer.partition(":")[0] for answer in answers] if only else []
+    attack = asyncio.create_task(hostile.attack(60.0, only=kinds))
+    await asyncio.gather(*(caller.use(5.0) for caller in beside))
     while not attack.done() and any(hostile.answers[answer] < 3 for answer in answers):
         await asyncio.sleep(0.1)
     attack.cancel()
@@ -55,13 +63,10 @@ def test_a_hostile_token_harms_no_other(tmp_path: Path) -> None:
             for caller in ordinary:
                 await caller.create()
             # Beside everything else, most slow requests would still wait for their turns at the end.
-            for attack in (attack_until_answered(hostile, SLOW), hostile.attack(6.0 * slowdown())):
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(attack)
-                    for caller in ordinary:
-                        group.create_task(caller.use(5.0))
+            await attack_until(hostile, SLOW, beside=ordinary)
+            await attack_until(hostile, LIMITS, beside=ordinary, only=False)
             # On a busy machine, few of its other requests get a turn in that time.
-            await attack_until_answered(hostile, ("requests: 200",))
+            await attack_until(hostile, ("requests: 200",), beside=[])
             for caller in ordinary:
                 caller.close()
             assert (await asyncio.to_thread(httpx.get, f"{url}/health/live", trust_env=False)).status_code == 200
@@ -71,7 +76,6 @@ def test_a_hostile_token_harms_no_other(tmp_path: Path) -> None:
         peak = peak_of(service.pid)
     assert [refused for caller in ordinary for refused in caller.refused] == []
     assert all(caller.durations_ms["get"] for caller in ordinary)
-    assert hostile.answers["streams: 429"], "one token has some streams"
-    assert hostile.answers["heads: closed"], "a head has an end"
-    assert [answer for answer in (*SLOW, "requests: 200") if not hostile.answers[answer]] == [], hostile.answers
+    answered = (*SLOW, *LIMITS, "requests: 200")
+    assert [answer for answer in answered if not hostile.answers[answer]] == [], hostile.answers
     assert peak - before < 300 * MB, f"{before / MB:.0f} MB grew to {peak / MB:.0f} MB"
