@@ -517,7 +517,7 @@ def test_a_run_as_json(kafka: KafkaSettings, name: str, make_topic: MakeTopic, t
     assert ran.returncode == 0, ran.stderr
     events = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {event["job"] for event in events} == {name}
-    assert [event["event"] for event in events if event["event"] not in ("lag", "state", "kafka")] == [
+    assert [event["event"] for event in events if event["event"] not in ("lag", "state", "kafka", "ready")] == [
         "session",
         "claimed",
         "epoch",
