@@ -62,6 +62,7 @@ class LanePass(msgspec.Struct, frozen=True, rename="camel", tag="clonos.LanePass
     log_topic: str  # the causal log
     transactional: bool  # False: rows are published at least once, without markers
     kept: bool  # whether a producer may serve more than one transaction (KIP-890)
+    rehearsed: bool  # whether tasks without rows connect, so that a takeover finds all classes loaded
     request_bytes: int  # the largest batch that fits into a request
     buffer_bytes: int  # the largest batch that fits into a producer's buffer
     connection: dict[str, str]  # the options with which Kafka's Java clients connect
@@ -131,8 +132,8 @@ class PartitionedLanes:
         return self._plan
 
     def rehearse(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
-        """Let the tasks publish their lanes, which have no rows."""
-        return self._publishing(self._settings.lanes(epoch), {}, partitions, kept=False)
+        """Let the tasks publish their lanes, which have no rows; the tasks connect to Kafka."""
+        return self._publishing(self._settings.lanes(epoch), {}, partitions, kept=False, rehearsed=True)
 
     def publish(self, epoch: SinkEpoch, rows: EpochRows) -> list[LaneReport]:
         """Report the lanes that the tasks have published or compared; publish those whose rows the driver got.
@@ -191,7 +192,13 @@ class PartitionedLanes:
             raise failure.typed("Kafka did not describe its version", EpochFailed) from failure
 
     def _publishing(
-        self, lanes: tuple[Lane, ...], newest: dict[str, NewestProducer], partitions: int, *, kept: bool
+        self,
+        lanes: tuple[Lane, ...],
+        newest: dict[str, NewestProducer],
+        partitions: int,
+        *,
+        kept: bool,
+        rehearsed: bool = False,
     ) -> TaskPlan:
         if not lanes:
             return TaskPlan.of_all("COUNT", partitions)
@@ -216,6 +223,7 @@ class PartitionedLanes:
             log_topic=first.identity.log_topic,
             transactional=settings.transactional,
             kept=kept,
+            rehearsed=rehearsed,
             request_bytes=settings.limits.largest,
             buffer_bytes=settings.buffer_bytes,
             connection=self._connection,

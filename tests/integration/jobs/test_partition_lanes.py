@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from clonos.testing.harness import eventually, has_open_transaction, read_commit
 from clonos_sinks.kafka import KafkaSink, clients, partitioned, read_ahead
 from clonos_sinks.kafka.clients import NewestProducer
 from clonos_sinks.kafka.lane import Lane
-from support.lanes import Row, epoch_of, publish, publish_with, with_tail, writes_of
+from support.lanes import Row, epoch_of, frame_of, publish, publish_with, with_tail, writes_of
 
 MakeTopic = Callable[..., str]
 
@@ -85,6 +86,24 @@ def test_the_marker_is_that_of_the_lane(
     )
     assert tail.offset == report.marker_offset
     assert tail.record == Marker(own.owner, "out", 7, 0, lane.input_slice, 300, report.digest)
+
+
+def test_a_rehearsal_connects_as_a_first_transaction_does_and_fences_nobody(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the first transaction of a takeover loads Kafka's clients in each executor."""
+    out, own = make_topic(), claim(kafka, name)
+    publish(spark, own, rows(out))
+    names = [lane_id(name, "out", 0)]
+    newest = clients.newest_producers(spark, java_options(kafka), names)
+    for options, refusal in (({}, None), ({"compression.type": "nonsense"}, "compression.type")):
+        writes = writes_of(spark, KafkaSink("out"), own)
+        monkeypatch.setattr(partitioned, "producer_options", lambda *_, more=options: more)
+        monkeypatch.setattr(writes.writer, "begin", writes.writer.rehearse)
+        monkeypatch.setattr(writes.writer, "publish", lambda *_: [])
+        with contextlib.nullcontext() if refusal is None else pytest.raises(EpochFailed, match=refusal):
+            writes.write(frame_of(spark, []), epoch_of(own, 1))
+    assert clients.newest_producers(spark, java_options(kafka), names) == newest
 
 
 def test_a_lane_that_is_fenced_while_it_publishes_is_superseded(

@@ -10,6 +10,7 @@ import java.util.Map;
  * @param topic topic of rows without one, or null
  * @param transactional false: rows are published at least once, without markers
  * @param kept whether a producer may serve more than one transaction (KIP-890)
+ * @param rehearsed whether tasks without rows connect, so that a takeover's first transaction finds all classes loaded
  * @param requestBytes the largest batch that fits into a request
  * @param bufferBytes the largest batch that fits into a producer's buffer
  * @param connection the options that Kafka's Java clients need to connect
@@ -23,6 +24,7 @@ record LanePass(
     String logTopic,
     boolean transactional,
     boolean kept,
+    boolean rehearsed,
     int requestBytes,
     int bufferBytes,
     Map<String, String> connection,

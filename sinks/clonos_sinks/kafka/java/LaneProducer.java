@@ -74,6 +74,11 @@ public final class LaneProducer implements AutoCloseable {
     acknowledgedBytes = TaskProgress.acknowledgedBytes(options.getOrDefault("client.id", ""));
   }
 
+  /** Connects to the brokers of a topic. */
+  public void connect(String topic) {
+    producer.partitionsFor(topic);
+  }
+
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
   public void init() {
     producer.initTransactions();

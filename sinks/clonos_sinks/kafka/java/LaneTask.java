@@ -36,11 +36,21 @@ final class LaneTask implements LaneWriter.Ending {
       reach("state-committed");
       if (digest.records() > 0) {
         offset = pass.transactional() ? commit(rows, digest) : deliver(rows);
+      } else if (pass.rehearsed()) {
+        connect(options(rows));
       }
     } catch (Exception failure) {
       throw KafkaFailure.typed(lane.name(), failure, "EpochFailed");
     }
     return new TaskPlan.Published(task, digest, deadLetters, offset);
+  }
+
+  /** Uses both clients as the first transaction does. Without an init, a producer fences no other one. */
+  private void connect(Map<String, String> options) throws Exception {
+    try (LaneProducer producer = new LaneProducer(options)) {
+      producer.connect(pass.logTopic());
+    }
+    ClusterAdmin.of(pass.connection()).newestProducers(List.of(lane.transactionalId()));
   }
 
   private long deliver(Spool rows) {
