@@ -4,12 +4,13 @@ One replica leads (`store.lease`); its `loop` repeats, on each event and every s
 has changed since a round without work:
 
 1. `load` reads the jobs that may need a decision, and all hosts, into a `Snapshot`.
-2. `decide` and `standbys` return decisions (`decisions`). They are pure functions of facts (`facts`): no I/O, no clock.
-3. `applying` writes all decisions about a job in one transaction, with the leader's fencing token checked and
+2. `decide` and `standbys` return one `Decision` about each job (`decisions`). They are pure functions of facts
+   (`facts`): no I/O, no clock.
+3. `applying` writes each part of it once, in one transaction, with the leader's fencing token checked and
    compare-and-set on each row.
 
-Modules: `transitions` is the table of job states with guards and effects, drawn by `diagram`; `states` has the
-decisions by state; `placement` selects hosts; `deadlines` limits transient states; `run_specs` builds what agents
+Modules: `transitions` is the table of job states with guards and effects, and draws it; `states` has the decisions by
+state; `placement` selects hosts; `deadlines` limits transient states; `run_specs` builds what agents
 receive; `ending` ends REST operations; `saving` copies checkpoints; `tidying` ends leftovers.
 
 Invariants:

@@ -7,16 +7,16 @@ from datetime import datetime
 from typing import Final
 
 from clonos.resources.jobs import DesiredState, JobState
-from clonos_api.reconcile.decisions import Decision, Transition
+from clonos_api.reconcile.decisions import NOTHING, Decision, enter
 from clonos_api.reconcile.facts import JobFacts, RunFacts
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.states import active, moving, stopping
 from clonos_api.reconcile.transitions import allowed
 
-Decide = Callable[[JobFacts, RunFacts | None, Fleet, datetime], list[Decision]]
+Decide = Callable[[JobFacts, RunFacts | None, Fleet, datetime], Decision]
 
 
-def inactive(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+def inactive(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> Decision:
     """Decides for a job without a driver, which only a request changes: starts it, or changes to the desired state.
 
     The table of transitions has to allow that: CANCELED is final.
@@ -27,8 +27,8 @@ def inactive(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -
         DesiredState.CANCELED: JobState.CANCELED,
     }[job.desired]
     if not allowed(job.state, to, job.intent):
-        return []
-    return [Transition(to, failure=job.failure if to is JobState.STOPPED else None)]
+        return NOTHING
+    return Decision(job=enter(to, failure=job.failure if to is JobState.STOPPED else None))
 
 
 BY_STATE: Final[Mapping[JobState, Decide]] = {
@@ -45,8 +45,8 @@ BY_STATE: Final[Mapping[JobState, Decide]] = {
 }
 
 
-def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
-    """Return the decisions to write now, in one transaction; none if the job waits or is settled.
+def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> Decision:
+    """Return the decision to write now, in one transaction; it is false if the job waits or is settled.
 
     `run` is the newest run since the job's last start, `now` the database's time.
     """

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import JobFailed, NotFound, Overtaken, SavepointNotTaken
+from clonos.errors import JobFailed, NoHost, NotFound, Overtaken, SavepointNotTaken
 from clonos.resources.clusters import ClusterState
 from clonos.resources.failures import new_failure
+from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode
-from clonos_api.reconcile import checking, saving
+from clonos_api.reconcile import saving
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.isolated import Isolated, isolated_part
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.transitions import Intent, settled
-from clonos_api.store import clusters, jobs, operations, tasks
+from clonos_api.store import clusters, jobs, operations, owners, tasks
 from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, SavepointRow, TaskRow
 
 
@@ -183,7 +185,7 @@ async def _check(
     if host is not None:
         if pending.task_host is not None:
             await _end_tasks(session, pending.operation)
-        await checking.begin(session, cluster, host, pending.operation)
+        await _begin_check(session, cluster, host, pending.operation)
     elif reason is not None:
         await clusters.explain(session, cluster, reason)
 
@@ -256,7 +258,7 @@ def _task_for(pending: Pending, hosts: list[HostRow], locations: CheckpointLocat
     ):
         return None
     if pending.cluster is not None:
-        host = checking.host_for(pending.cluster, hosts)
+        host = _checking_host(pending.cluster, hosts)
         return host if host != pending.task_host else None
     if pending.operation.kind not in _COPIES or pending.savepoint is None or pending.job is None:
         return None
@@ -270,7 +272,7 @@ def _reason_to_wait(pending: Pending, hosts: list[HostRow], locations: Checkpoin
     cluster = pending.cluster
     if cluster is None or pending.task_host is not None or _task_for(pending, hosts, locations) is not None:
         return None
-    reason = checking.no_host(cluster)
+    reason = _no_host(cluster)
     return None if cluster.failure == reason else reason
 
 
@@ -287,3 +289,38 @@ def _takes_savepoint(row: OperationRow) -> bool:
 
 def _missing(subject: str) -> Failure:
     return new_failure(NotFound, f"{subject} does not exist any more.")
+
+
+# Checks of Spark clusters
+
+
+def _checking_host(cluster: ClusterRow, hosts: Iterable[HostRow]) -> str | None:
+    """Return the id of a host that reaches the cluster, and can execute its check; None: there is none."""
+    listed = clusters.description(cluster).spec.hosts
+    reaching = [host for host in hosts if host.state == HostState.READY and (not listed or host.name in listed)]
+    return min(reaching, key=lambda host: host.name).id if reaching else None
+
+
+async def _begin_check(session: AsyncSession, cluster: ClusterRow, host: str, operation: OperationRow) -> None:
+    """Create the host task of a check on `host` (id)."""
+    cluster = await clusters.begin_check(session, cluster)
+    arguments = {
+        "cluster": cluster.id,
+        "version": cluster.version,
+        "spec": clusters.description(cluster),
+        "timeout_s": clusters.CHECK_S,
+    }
+    number = await owners.number(session, cluster.created_by)
+    await tasks.create(session, host, clusters.CHECK, arguments, operation=operation.id, owner_number=number)
+
+
+def _no_host(cluster: ClusterRow) -> Failure:
+    """Return the reason why no check of a cluster can begin."""
+    listed = clusters.description(cluster).spec.hosts
+    which = f"None of its hosts ({', '.join(sorted(listed))})" if listed else "No host"
+    return new_failure(
+        NoHost,
+        f"{which} is READY, so cluster {cluster.name} cannot be checked.",
+        kept="jobs may use the cluster; they wait for a host that reaches it.",
+        hint="start an agent, and request a check: clonos cluster check.",
+    )

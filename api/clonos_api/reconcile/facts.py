@@ -48,7 +48,7 @@ class RunFacts:
     planned_by: tuple[int | None, ...] = ()
     unable: frozenset[int] = frozenset()  # versions whose code failed in their newest run
     accepts_unpublished: bool = False  # whether the run computes epochs in doubt without published output
-    continued: bool = False  # whether another kind of run follows (`decisions.ContinueWith`)
+    continued: bool = False  # whether another kind of run follows (`decisions.RunChange.next`)
     attempts_exhausted: bool = False  # whether the agent has used up the attempts of the restart policy
 
     @property

@@ -20,18 +20,17 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
-from clonos.resources.jobs import DesiredState, JobState
-from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile import ending, quiet, standbys, tidying
 from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
+from clonos_api.reconcile.decisions import NOTHING, Decision
 from clonos_api.reconcile.facts import JobFacts, StandbyDemand
 from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.load import JobCase, Snapshot, load, needs_slot, standby_facts, unchanged
 from clonos_api.reconcile.placement import Fleet, Placement, place
 from clonos_api.reconcile.standby_demands import load_standby_demands
-from clonos_api.reconcile.transitions import begins_new_start
+from clonos_api.reconcile.transitions import Rule, rule_of
 from clonos_api.settings import ApiSettings
 from clonos_api.store import hosts, lease, tokens
 from clonos_api.store.db.clock import now
@@ -45,23 +44,13 @@ _PAUSE_SHARE: Final = 0.5  # after a long round, which has many jobs, other requ
 _MAX_STEPS: Final = 4
 # Jobs in one transaction; reports about them wait for its duration.
 _BATCH_SIZE: Final = 20
-# Decisions that change only jobs, their runs and the work of their agents.
-_SIMPLE: Final = (
-    d.Transition,
-    d.SetDeadline,
-    d.AcknowledgeRestart,
-    d.RecordFirstClaim,
-    d.PlaceRun,
-    d.UpdateRun,
-    d.CloseRun,
-)
 _PRUNE_EVERY_S: Final = 60.0
 # After an outage of the service, agents reconnect within this time; until then no host counts as lost.
 _REJOIN_S: Final = 5.0
 
 _log = structlog.get_logger("clonos.reconcile")
 
-Applied = tuple[JobFacts, list[d.Decision]]
+Applied = tuple[JobFacts, Decision]
 
 
 async def run(database: Database, settings: ApiSettings) -> None:
@@ -226,12 +215,12 @@ class Term:
         again = False
         simple = []
         for case in cases:
-            decisions: list[d.Decision] = []
+            decision = NOTHING
             with Isolated("job", case.job.id):
-                decisions = decide(*case.facts(self._locations), snapshot.fleet, snapshot.now)
-            if decisions and len(cases) > 1 and all(isinstance(decision, _SIMPLE) for decision in decisions):
+                decision = decide(*case.facts(self._locations), snapshot.fleet, snapshot.now)
+            if decision and len(cases) > 1 and decision.is_simple:
                 simple.append(case)
-            elif decisions:
+            elif decision:
                 again |= await self._reconcile_alone(case, snapshot)
         if not simple:
             return again
@@ -240,7 +229,7 @@ class Term:
             async with self._transaction() as session:
                 current = await unchanged(session, simple)
                 for case in current:
-                    applied += await self._reconcile_job(session, case, snapshot, only=_SIMPLE)
+                    applied += await self._reconcile_job(session, case, snapshot, simple=True)
         except DatabaseUnavailable:
             raise
         except Exception as error:
@@ -259,33 +248,26 @@ class Term:
         return isolated.concurrent
 
     async def _reconcile_job(
-        self,
-        session: AsyncSession,
-        case: JobCase,
-        snapshot: Snapshot,
-        *,
-        only: tuple[type[d.Decision], ...] | None = None,
+        self, session: AsyncSession, case: JobCase, snapshot: Snapshot, *, simple: bool = False
     ) -> list[Applied]:
-        """Apply the decisions about a job and those that follow: its host is lost, it recovers, it is placed."""
+        """Apply the decision about a job and those that follow: its host is lost, it recovers, it is placed."""
         applied: list[Applied] = []
         for _ in range(_MAX_STEPS):
             job, run = case.facts(self._locations)
-            decisions = decide(job, run, snapshot.fleet, snapshot.now)
-            if not decisions or (only is not None and not all(isinstance(decision, only) for decision in decisions)):
+            decision = decide(job, run, snapshot.fleet, snapshot.now)
+            if not decision or (simple and not decision.is_simple):
                 break
-            case = await apply(session, case, decisions, self._locations)
-            _take_slots(snapshot.fleet, job, decisions)
-            applied.append((job, decisions))
+            case = await apply(session, case, decision, self._locations)
+            _take_slots(snapshot.fleet, job, decision)
+            applied.append((job, decision))
         return applied
 
     def _record(self, applied: list[Applied]) -> None:
         """Log committed decisions, and record whether a job has a new driver."""
-        for job, decisions in applied:
-            for decision in decisions:
-                if isinstance(decision, d.Transition):
-                    _log.info("job-state-changed", job=job.name, source=str(job.state), target=str(decision.to))
-                elif isinstance(decision, d.PlaceRun | d.PromoteStandby):
-                    self._has_new_driver = True
+        for job, decision in applied:
+            if (rule := _rule(job, decision)) is not None:
+                rule.log(job.name)
+            self._has_new_driver |= decision.run.place is not None or decision.standbys.promote is not None
 
     async def _standby_demands(self, snapshot: Snapshot) -> list[tuple[StandbyDemand, JobCase]]:
         async with self.database.reading(origin=Origin.LEADER) as session:
@@ -295,17 +277,17 @@ class Term:
         """Add, move and drop standbys, after all drivers are placed; return whether a job changed concurrently."""
         again = False
         for demand, case in demands:
-            decisions: list[d.Decision] = []
+            decision = NOTHING
             with Isolated("job", case.job.id):
-                decisions = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], fleet)
+                decision = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], fleet)
             if not self.leads:
                 return False
-            if not decisions:
+            if not decision:
                 continue
             with Isolated("job", case.job.id) as isolated:
                 async with self._transaction() as session:
-                    await apply(session, case, decisions, self._locations)
-                _log_standbys(case.job.name, decisions)
+                    await apply(session, case, decision, self._locations)
+                standbys.log(case.job.name, decision.standbys)
             again |= isolated.concurrent
         return again
 
@@ -377,26 +359,20 @@ class Term:
         self._last_answer = self._check_availability()
 
 
-def _take_slots(fleet: Fleet, job: JobFacts, decisions: Sequence[d.Decision]) -> None:
+def _take_slots(fleet: Fleet, job: JobFacts, decision: Decision) -> None:
     """Update the free and the reserved slots for the decisions about the next jobs."""
-    for decision in decisions:
-        if isinstance(decision, d.PlaceRun):
-            fleet.take(decision.host, pool_driver=job.prefers_pool)
-            fleet.reserved = max(0, fleet.reserved - 1)
-        elif isinstance(decision, d.AddStandby):
-            fleet.take(decision.host, standby=True)
-        elif isinstance(decision, d.Transition):
-            leaves = decision.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
-            starts = begins_new_start(job.state, decision.to) and job.state is not JobState.STOPPING
-            fleet.reserved += leaves or starts
+    if decision.run.place is not None:
+        fleet.take(decision.run.place.host, pool_driver=job.prefers_pool)
+        fleet.reserved = max(0, fleet.reserved - 1)
+    for added in decision.standbys.add:
+        fleet.take(added.host, standby=True)
+    if (rule := _rule(job, decision)) is not None:
+        fleet.reserved += rule.reserves_slot(job.desired)
 
 
-def _log_standbys(job: str, decisions: Sequence[d.Decision]) -> None:
-    for decision in decisions:
-        if isinstance(decision, d.AddStandby):
-            _log.info("standby-added", job=job, host=decision.host, why=decision.why)
-        elif isinstance(decision, d.DropStandby):
-            _log.info("standby-dropped", job=job, run=decision.run, why=decision.why)
+def _rule(job: JobFacts, decision: Decision) -> Rule | None:
+    """Return the rule of the transition that the decision makes; None: the job stays in its state."""
+    return rule_of(job.state, decision.job.state.to) if decision.job.state is not None else None
 
 
 class _BatchFailed(Exception):

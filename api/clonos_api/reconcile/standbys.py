@@ -13,18 +13,22 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
+import structlog
+
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
-from clonos_api.reconcile.decisions import AddStandby, Decision, DropStandby, SetTakeoverWait
+from clonos_api.reconcile.decisions import AddStandby, Decision, DropStandby, RunChange, StandbyChange
 from clonos_api.reconcile.facts import HostFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet
+
+_log = structlog.get_logger("clonos.reconcile")
 
 # With a ready standby, the agent of a failed driver waits this long before it restarts the driver itself.
 TAKEOVER_WAIT_S: Final = 3.0
 
 
-def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[Decision]:
-    """Return the decisions about a job's standbys; none if they are well placed, or no better host is open.
+def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> Decision:
+    """Return the decision about a job's standbys; it is false if they are well placed, or no better host is open.
 
     The slots of added standbys are taken in `fleet`.
     """
@@ -47,22 +51,32 @@ def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -
     if job.state is JobState.RUNNING and runs and not job.recovery_open and len(staying) <= job.replicas:
         adds = _better(job, staying, fleet) or _missing(job, [s.host for s in (*successors, *staying)], fleet)
     responsive = [standby for standby in standbys if not fleet.unresponsive(standby.host)]
-    return [*_takeover_wait(job, responsive, drops), *drops, *adds]
+    wait_s = _takeover_wait_s(job, responsive, drops)
+    return Decision(run=RunChange(takeover_wait_s=wait_s), standbys=StandbyChange(drop=tuple(drops), add=tuple(adds)))
 
 
-def _takeover_wait(
+def log(job: str, change: StandbyChange) -> None:
+    """Log the committed changes of the standbys of the job with this name."""
+    for dropped in change.drop:
+        _log.info("standby-dropped", job=job, run=dropped.run, why=dropped.why)
+    for added in change.add:
+        _log.info("standby-added", job=job, host=added.host, why=added.why)
+
+
+def _takeover_wait_s(
     job: StandbyDemand, standbys: Sequence[StandbyFacts], drops: Sequence[DropStandby]
-) -> list[SetTakeoverWait]:
-    """Return the driver's agent waits for a standby only if one is ready, has the driver's version and is not dropped.
+) -> float | None:
+    """Return the new wait of the driver's agent for a standby; None: it stays.
 
-    `standbys` are those on hosts that send heartbeats.
+    It waits only if one is ready, has the driver's version and is not dropped. `standbys` are those on hosts that send
+    heartbeats.
     """
     if job.run is None or job.state is not JobState.RUNNING:
-        return []
+        return None
     dropped = {drop.run for drop in drops}
     ready = any(s.ready and s.run not in dropped and s.version == job.version for s in standbys)
     seconds = TAKEOVER_WAIT_S if ready else 0.0
-    return [] if job.takeover_wait_s == seconds else [SetTakeoverWait(job.run, seconds)]
+    return None if job.takeover_wait_s == seconds else seconds
 
 
 def _drop_reason(job: StandbyDemand, standby: StandbyFacts, hosts: Mapping[str, HostFacts], *, runs: bool) -> str:

@@ -1,12 +1,21 @@
-"""The table of transitions between job states, with their effects; `reconcile.diagram` writes docs/job-states.md."""
+"""The table of transitions between job states, with their effects; it writes docs/job-states.md.
+
+``python -m clonos_api.reconcile.transitions > docs/job-states.md``
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from clonos.resources.jobs import DesiredState, JobState
+import structlog
+
+from clonos.errors import StartPointMissing
+from clonos.resources.jobs import DesiredState, Failure, JobState
+
+_log = structlog.get_logger("clonos.reconcile")
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,22 @@ class Rule:
     # pending restart request is satisfied
     new_start: bool = False
 
+    def columns(self, restart_nonce: int, failure: Failure | None) -> dict[str, Any]:
+        """Return the columns that change with the state, in the row of a job with this `restart_nonce`."""
+        columns = new_start(restart_nonce) if self.new_start else {}
+        if self.target is JobState.FAILED and failure is not None and failure.error == StartPointMissing.slug:
+            columns["start_from"] = None  # the next start continues with the job's own checkpoint
+        return columns
+
+    def reserves_slot(self, desired: DesiredState) -> bool:
+        """Whether a free slot is reserved for the job's next driver; a stop before it has reserved one already."""
+        leaves = self.target is JobState.STOPPING and desired is DesiredState.RUNNING
+        return leaves or (self.new_start and self.source is not JobState.STOPPING)
+
+    def log(self, job: str) -> None:
+        """Log the transition of the job with this name, after it is committed."""
+        _log.info("job-state-changed", job=job, source=str(self.source), target=str(self.target))
+
 
 _S = JobState
 RULES: Final = (
@@ -107,21 +132,20 @@ _BY_PAIR: Final = {(rule.source, rule.target): rule for rule in RULES}
 TRANSIENT: Final = frozenset({_S.STARTING, _S.RECOVERING, _S.STOPPING, _S.CANCELLING})
 
 
+def rule_of(source: JobState, target: JobState | None) -> Rule | None:
+    """Return the rule of a transition; None: the table does not have it, or there is none."""
+    return _BY_PAIR.get((source, target)) if target is not None else None
+
+
 def allowed(source: JobState, target: JobState, intent: Intent) -> bool:
     """Whether the table has the transition and its guard holds."""
-    rule = _BY_PAIR.get((source, target))
+    rule = rule_of(source, target)
     return rule is not None and rule.guard(intent)
 
 
 def new_start(restart_nonce: int) -> dict[str, Any]:
-    """Return the columns that `Rule.new_start` sets in the row of a job with this `restart_nonce`."""
+    """Return the columns that a new start (`Rule.new_start`) sets in the row of a job with this `restart_nonce`."""
     return {"run": None, "stop": None, "observed_nonce": restart_nonce}
-
-
-def begins_new_start(source: JobState, target: JobState) -> bool:
-    """Whether this transition begins a new start of the job (`Rule.new_start`)."""
-    rule = _BY_PAIR.get((source, target))
-    return rule is not None and rule.new_start
 
 
 def settled(state: JobState, intent: Intent) -> bool:
@@ -142,3 +166,40 @@ def settled(state: JobState, intent: Intent) -> bool:
             return True
         case _:
             return False
+
+
+_HEAD = """\
+# Job states
+
+Generated from its table by `python -m clonos_api.reconcile.transitions`;
+a test fails when the two differ. Transitions that are not listed cannot happen.
+States in bold have [deadlines](control-plane.md#job-states).
+
+A *new start* clears the previous run and the stop request, and satisfies a pending restart request.
+It runs the job's version: the newest, unless its upgrade failed or `clonos job rollback` chose another. While other
+versions finish their epochs in doubt ([ADR 57](adr/0057-versions-finish-their-epochs.md)), the job stays STARTING or
+RECOVERING.
+
+"""
+
+
+def page() -> str:
+    """Return docs/job-states.md as Markdown."""
+    lines = [_HEAD + "```mermaid", "stateDiagram-v2", "    [*] --> CREATED"]
+    lines += [f"    {rule.source} --> {rule.target}: {rule.when}" for rule in RULES]
+    final = [state for state in JobState if all(rule.source is not state for rule in RULES)]
+    lines += [f"    {state} --> [*]" for state in final]
+    lines += ["```", "", "| from | to | when | condition | effect |", "|---|---|---|---|---|"]
+    for rule in RULES:
+        condition = (rule.guard.__doc__ or "").strip().splitlines()[0].removeprefix("Check that ").rstrip(".")
+        effect = "new start" if rule.new_start else ""
+        lines.append(f"| {_name(rule.source)} | {_name(rule.target)} | {rule.when} | {condition} | {effect} |")
+    return "\n".join(lines) + "\n"
+
+
+def _name(state: JobState) -> str:
+    return f"**{state}**" if state in TRANSIENT else str(state)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

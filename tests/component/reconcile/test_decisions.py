@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from clonos.resources.hosts import HostState
+from clonos.resources.hosts import HostState, NextRun
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile.deadlines import CLAIM_S, MAX_ATTEMPTS, RECOVER_S
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.ending import Completed, Failed, Progress, judge
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFacts
-from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.placement import Fleet, Placement
 from clonos_api.reconcile.transitions import Intent
 
 S, D = JobState, DesiredState
@@ -38,12 +38,18 @@ def fleet(state: HostState = HostState.READY, *others: HostFacts, reserved: int 
     return Fleet([HostFacts(id="a", name="a", state=state, used=1), *others], reserved)
 
 
-def moved(writes: list[d.Decision]) -> JobState | None:
-    return next((decision.to for decision in writes if isinstance(decision, d.Transition)), None)
+def moved(made: d.Decision) -> JobState | None:
+    return made.job.state.to if made.job.state is not None else None
 
 
-def kinds(writes: list[d.Decision]) -> list[type]:
-    return [type(decision) for decision in writes]
+def shown(made: d.Decision) -> str | None:
+    """The failure that the job shows from now on."""
+    assert made.job.state is not None
+    return made.job.state.failure.error if made.job.state.failure is not None else None
+
+
+FORCE = d.RunChange(desired="STOPPED", mode=StopMode.FORCE)
+CLAIMED = d.JobChange(first_claim=True)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def test_starting_is_given_up_in_time(seconds: float, attempt_at: float | None, 
     started = None if attempt_at is None else NOW + timedelta(seconds=attempt_at)
     writes = decide(job(S.STARTING), run(started_at=started), fleet(), NOW + timedelta(seconds=seconds))
     assert moved(writes) == to
-    assert (d.UpdateRun("r", "ABSENT") in writes) == (to is S.FAILED)
+    assert (writes.run == d.ABSENT) == (to is S.FAILED)
 
 
 def test_recovering_has_a_longer_time() -> None:
@@ -95,7 +101,7 @@ def test_a_standby_takes_over_from_a_driver_that_is_gone(state: JobState, fallen
     waits = (StandbyFacts(run="s", host="b", state="READY"),)
     hosts = fleet(HostState.READY, HostFacts(id="b", name="b", used=1))
     writes = decide(job(state, standbys=waits, relocatable=True, deadline=NOW), run(**fallen), hosts, NOW)
-    assert (d.PromoteStandby("s", "b") in writes) == taken
+    assert (writes.standbys.promote == "s") == taken
 
 
 @pytest.mark.parametrize(("standby_state", "taken"), [("READY", True), ("WARMING", False)])
@@ -108,9 +114,9 @@ def test_a_standby_that_becomes_ready_after_the_loss_takes_over(standby_state: s
     # After a restart that was requested without a driver, the job has no run.
     for lost in (run(state="LOST", desired="ABSENT"), None):
         writes = decide(recovers, lost, hosts, NOW)
-        assert (d.PromoteStandby("s", "b") in writes) == taken
-        errors = [w.failure and w.failure.error for w in writes if isinstance(w, d.SetDeadline)]
-        assert errors == ([None] if taken else ["no-host"])
+        assert (writes.standbys.promote == "s") == taken
+        assert moved(writes) is None
+        assert shown(writes) == (None if taken else "no-host")
 
 
 @pytest.mark.parametrize("state", [S.RUNNING, S.RECOVERING])
@@ -121,10 +127,9 @@ def test_a_standby_takes_over_from_a_host_without_heartbeats(state: JobState) ->
     promoted = run(state="RUNNING", driver_state="CLAIMING") if state is S.RECOVERING else working()
     silent = Fleet([HostFacts(id="a", name="a", used=1, unresponsive=True), HostFacts(id="b", name="b", used=1)])
     writes = decide(facts, promoted, silent, NOW)
-    assert d.PromoteStandby("s", "b") in writes
-    assert d.UpdateRun("r", "ABSENT") in writes
+    assert (writes.standbys.promote, writes.job.driver, writes.run) == ("s", "s", d.ABSENT)
     both = Fleet([replace(host, unresponsive=True) for host in silent.hosts.values()])
-    assert d.PromoteStandby("s", "b") not in decide(facts, promoted, both, NOW)
+    assert decide(facts, promoted, both, NOW).standbys.promote is None
 
 
 def test_superseded_by_a_stranger_is_final_and_by_a_ghost_of_ours_is_not() -> None:
@@ -133,71 +138,73 @@ def test_superseded_by_a_stranger_is_final_and_by_a_ghost_of_ours_is_not() -> No
     assert moved(decide(job(S.RUNNING), over, fleet(), NOW)) is S.FAILED
     writes = decide(job(S.RUNNING, unreachable_runs=1), over, fleet(), NOW)
     assert moved(writes) is S.RECOVERING
-    assert d.UpdateRun("r", "ABSENT") in writes
+    assert writes.run == d.ABSENT
 
 
 def test_a_user_failure_is_reported_unchanged() -> None:
     failure = Failure(error="job-code-failed", what="It raised.", domain="user")
     writes = decide(job(S.RUNNING), run(state="EXITED", exit_code=14, ended=True, failure=failure), fleet(), NOW)
-    assert writes == [d.Transition(S.FAILED, failure=failure)]
+    assert writes == d.Decision(job=d.enter(S.FAILED, failure=failure))
 
 
 def test_a_lost_host_is_left_at_once() -> None:
     far = HostFacts(id="b", name="b")
     writes = decide(job(S.RUNNING), working(), fleet(HostState.LOST, far), NOW)
-    assert kinds(writes) == [d.MarkLost, d.BeginRecovery, d.Transition]
+    assert writes.run == d.LOST
+    assert writes.recovery is not None
+    assert moved(writes) is S.RECOVERING
     lost = run(state="LOST", desired="ABSENT")
     placed = decide(job(S.RECOVERING), lost, fleet(HostState.LOST, far), NOW)
-    assert placed[0] == d.PlaceRun("b", "least loaded of 1 free hosts (0 of 2 slots taken)")
+    assert placed.run.place == Placement("b", "least loaded of 1 free hosts (0 of 2 slots taken)")
     bound = job(S.RECOVERING, local=True, home="a")
-    (wait,) = decide(bound, lost, fleet(HostState.LOST, far), NOW)
-    assert isinstance(wait, d.SetDeadline)
-    assert wait.failure is not None
-    assert wait.failure.error == "no-host"
-    assert decide(replace(bound, failure=wait.failure), lost, fleet(HostState.LOST, far), NOW) == []
-    assert decide(replace(bound, failure=wait.failure), lost, fleet(HostState.READY), NOW)[0] == d.PlaceRun(
-        "a", "its checkpoint is a path of this host"
-    )
+    wait = decide(bound, lost, fleet(HostState.LOST, far), NOW)
+    assert (moved(wait), shown(wait)) == (None, "no-host")
+    assert wait.job.state is not None
+    waits = replace(bound, failure=wait.job.state.failure)
+    assert decide(waits, lost, fleet(HostState.LOST, far), NOW) == d.NOTHING
+    there = decide(waits, lost, fleet(HostState.READY), NOW)
+    assert there.run.place == Placement("a", "its checkpoint is a path of this host")
 
 
 def test_a_drained_host_is_left_only_for_a_slot_that_nobody_is_owed() -> None:
     far = HostFacts(id="b", name="b", slots=1)
     writes = decide(job(S.RUNNING), working(), fleet(HostState.DRAINING, far), NOW)
     assert moved(writes) is S.STOPPING
-    assert decide(job(S.RUNNING), working(), fleet(HostState.DRAINING, far, reserved=1), NOW) == []
-    assert decide(job(S.RUNNING), working(), fleet(HostState.DRAINING), NOW) == []
-    assert decide(job(S.RUNNING, local=True, home="a"), working(), fleet(HostState.DRAINING, far), NOW) == []
+    assert decide(job(S.RUNNING), working(), fleet(HostState.DRAINING, far, reserved=1), NOW) == d.NOTHING
+    assert decide(job(S.RUNNING), working(), fleet(HostState.DRAINING), NOW) == d.NOTHING
+    assert decide(job(S.RUNNING, local=True, home="a"), working(), fleet(HostState.DRAINING, far), NOW) == d.NOTHING
 
 
 def test_a_stop_is_forced_and_then_ends_although_nobody_answers() -> None:
     stop = StopRequest(mode=StopMode.GRACEFUL, timeout_s=10)
     asked = job(S.RUNNING, D.STOPPED, stop=stop)
-    assert decide(asked, working(), fleet(), NOW) == [
-        d.UpdateRun("r", "STOPPED", StopMode.GRACEFUL, 10),
-        d.Transition(S.STOPPING, 40),
-    ]
+    assert decide(asked, working(), fleet(), NOW) == d.Decision(
+        run=d.RunChange(desired="STOPPED", timeout_s=10), job=d.enter(S.STOPPING, 40)
+    )
     late = replace(asked, state=S.STOPPING, deadline=NOW)
     forced = decide(late, working(desired="STOPPED"), fleet(), NOW)
-    assert forced[0] == d.UpdateRun("r", "STOPPED", StopMode.FORCE)
+    assert forced.run == FORCE
     ended = decide(late, working(desired="STOPPED", stop_mode=StopMode.FORCE), fleet(), NOW)
-    assert ended[0] == d.UpdateRun("r", "ABSENT")
+    assert ended.run == d.ABSENT
     assert moved(ended) is S.STOPPED
 
 
 def test_force_after_graceful_is_passed_on_at_once() -> None:
     asked = job(S.STOPPING, D.STOPPED, stop=StopRequest(mode=StopMode.FORCE), deadline=NOW + timedelta(seconds=50))
-    assert decide(asked, working(desired="STOPPED"), fleet(), NOW)[0] == d.UpdateRun("r", "STOPPED", StopMode.FORCE)
+    assert decide(asked, working(desired="STOPPED"), fleet(), NOW).run == FORCE
 
 
 def test_a_stop_with_a_savepoint_waits_for_it_but_not_for_ever() -> None:
     asked = job(S.STOPPING, D.STOPPED, stop=StopRequest(mode=StopMode.CHECKPOINT), deadline=NOW + timedelta(seconds=9))
     over = run(desired="STOPPED", state="EXITED", driver_state="STOPPED", exit_code=0, ended=True)
-    assert decide(asked, over, fleet(), NOW)[0] == d.TakeSavepoint("a")
+    assert decide(asked, over, fleet(), NOW).job.savepoint == "take"
     saving = replace(asked, savepoint="IN_PROGRESS")
-    assert decide(saving, over, fleet(), NOW) == []
-    assert kinds(decide(saving, over, fleet(), NOW + timedelta(seconds=9))) == [d.GiveUpSavepoint, d.Transition]
+    assert decide(saving, over, fleet(), NOW) == d.NOTHING
+    late = decide(saving, over, fleet(), NOW + timedelta(seconds=9))
+    assert (late.job.savepoint, moved(late)) == ("give-up", S.STOPPED)
     assert moved(decide(replace(asked, savepoint="COMPLETED"), over, fleet(), NOW)) is S.STOPPED
-    assert kinds(decide(saving, over, fleet(HostState.LOST), NOW)) == [d.GiveUpSavepoint, d.Transition]
+    lost = decide(saving, over, fleet(HostState.LOST), NOW)
+    assert (lost.job.savepoint, moved(lost)) == ("give-up", S.STOPPED)
     killed = replace(over, exit_code=-9)
     assert moved(decide(asked, killed, fleet(), NOW)) is S.STOPPED
 
@@ -210,21 +217,21 @@ def test_a_job_that_finishes_while_it_is_stopped_has_finished_and_with_a_restart
 
 def test_a_cancelled_job_is_cancelled_although_its_host_is_silent() -> None:
     asked = job(S.RUNNING, D.CANCELED)
-    assert decide(asked, working(), fleet(), NOW)[0] == d.UpdateRun("r", "STOPPED", StopMode.FORCE)
+    assert decide(asked, working(), fleet(), NOW).run == FORCE
     waiting = replace(asked, state=S.CANCELLING, deadline=NOW + timedelta(seconds=60))
-    assert decide(waiting, working(desired="STOPPED"), fleet(), NOW) == []
-    assert kinds(decide(waiting, working(desired="STOPPED"), fleet(HostState.LOST), NOW)) == [d.MarkLost, d.Transition]
+    assert decide(waiting, working(desired="STOPPED"), fleet(), NOW) == d.NOTHING
+    lost = decide(waiting, working(desired="STOPPED"), fleet(HostState.LOST), NOW)
+    assert lost == d.Decision(run=d.LOST, job=d.enter(S.CANCELED))
     gone = decide(waiting, working(desired="STOPPED"), fleet(), NOW + timedelta(seconds=60))
-    assert gone == [d.UpdateRun("r", "ABSENT"), d.Transition(S.CANCELED)]
+    assert gone == d.Decision(run=d.ABSENT, job=d.enter(S.CANCELED))
 
 
 def test_a_failed_job_waits_for_a_new_request() -> None:
-    assert decide(job(S.FAILED), None, fleet(), NOW) == []
-    assert decide(job(S.FAILED, restart=True), None, fleet(), NOW) == [d.Transition(S.STARTING)]
+    assert decide(job(S.FAILED), None, fleet(), NOW) == d.NOTHING
+    assert decide(job(S.FAILED, restart=True), None, fleet(), NOW) == d.Decision(job=d.enter(S.STARTING))
     failure = Failure(error="x", what="y")
-    assert decide(job(S.FAILED, D.STOPPED, failure=failure), None, fleet(), NOW) == [
-        d.Transition(S.STOPPED, failure=failure)
-    ]
+    stopped = decide(job(S.FAILED, D.STOPPED, failure=failure), None, fleet(), NOW)
+    assert stopped == d.Decision(job=d.enter(S.STOPPED, failure=failure))
 
 
 @pytest.mark.parametrize("state", [S.STARTING, S.RECOVERING])
@@ -233,33 +240,32 @@ def test_a_driver_that_waits_for_kafka_has_no_deadline_and_then_a_new_one(state:
     late = NOW + timedelta(hours=1)
     waiting = run(state="STARTING", driver_state="WAITING", claimed=True, failure=away)
     before = job(state, deadline=NOW + timedelta(seconds=60))
-    assert decide(before, waiting, fleet(), NOW) == [d.SetDeadline(None, away)]
-    shown = job(state, deadline=None, failure=away)
-    assert decide(shown, waiting, fleet(), late) == [], "however long it lasts"
+    assert decide(before, waiting, fleet(), NOW) == d.Decision(job=d.stay(None, away))
+    outage = job(state, deadline=None, failure=away)
+    assert decide(outage, waiting, fleet(), late) == d.NOTHING, "however long it lasts"
     claiming = run(state="STARTING", driver_state="CLAIMING", claimed=True)
-    (again,) = decide(shown, claiming, fleet(), late)
-    assert isinstance(again, d.SetDeadline)
+    again = decide(outage, claiming, fleet(), late).job.state
+    assert again is not None
+    assert again.to is None
     assert again.within_s is not None
     renewed = job(state, deadline=late + timedelta(seconds=again.within_s))
-    assert decide(renewed, claiming, fleet(), late + timedelta(seconds=1)) == []
+    assert decide(renewed, claiming, fleet(), late + timedelta(seconds=1)) == d.NOTHING
     assert moved(decide(renewed, claiming, fleet(), late + timedelta(seconds=again.within_s))) is S.FAILED
 
 
 def test_a_start_from_a_point_that_is_gone_fails_before_anything_runs() -> None:
     writes = decide(job(S.STARTING, start_from=True, start_error="Savepoint s is FAILED."), None, fleet(), NOW)
     assert moved(writes) is S.FAILED
-    assert not any(isinstance(decision, d.PlaceRun) for decision in writes)
+    assert writes.run.place is None
 
 
 def test_the_first_claim_uses_up_the_point_and_says_where_the_checkpoint_is() -> None:
     claimed = run(state="STARTING", driver_state="RECONCILING", claimed=True)
-    assert decide(job(S.STARTING, start_from=True), claimed, fleet(), NOW) == [d.RecordFirstClaim("a")]
-    assert decide(job(S.STARTING, resolutions=True), claimed, fleet(), NOW) == [d.RecordFirstClaim("a")]
-    assert decide(job(S.STARTING, local=True), working(), fleet(), NOW) == [
-        d.RecordFirstClaim("a"),
-        d.Transition(S.RUNNING),
-    ]
-    assert decide(job(S.STARTING, local=True, home="a"), working(), fleet(), NOW) == [d.Transition(S.RUNNING)]
+    assert decide(job(S.STARTING, start_from=True), claimed, fleet(), NOW) == d.Decision(job=CLAIMED)
+    assert decide(job(S.STARTING, resolutions=True), claimed, fleet(), NOW) == d.Decision(job=CLAIMED)
+    both = decide(job(S.STARTING, local=True), working(), fleet(), NOW)
+    assert both == d.Decision(job=replace(d.enter(S.RUNNING), first_claim=True))
+    assert decide(job(S.STARTING, local=True, home="a"), working(), fleet(), NOW) == d.Decision(job=d.enter(S.RUNNING))
 
 
 @pytest.mark.parametrize(
@@ -300,11 +306,8 @@ def test_a_stop_that_was_to_leave_a_savepoint_says_whether_it_did() -> None:
 def test_a_stop_on_a_lost_host_ends_at_once_and_says_so() -> None:
     asked = job(S.STOPPING, D.STOPPED, deadline=NOW + timedelta(seconds=50))
     writes = decide(asked, working(desired="STOPPED"), fleet(HostState.LOST), NOW)
-    assert writes[0] == d.MarkLost("r")
-    assert moved(writes) is S.STOPPED
-    assert isinstance(writes[-1], d.Transition)
-    assert writes[-1].failure is not None
-    assert writes[-1].failure.error == "host-lost"
+    assert writes.run == d.LOST
+    assert (moved(writes), shown(writes)) == (S.STOPPED, "host-lost")
 
 
 @pytest.mark.parametrize("host", [HostState.READY, HostState.LOST])
@@ -314,30 +317,47 @@ def test_a_driver_that_its_agent_stopped_did_not_crash(host: HostState, standbys
     other = HostFacts(id="b", name="b", slots=2)
     ended = run(state="EXITED", driver_state="STOPPED", claimed=True, exit_code=0, failure=stopped)
     writes = decide(job(S.RUNNING, standbys=standbys), ended, fleet(host, other), NOW)
-    (recovery,) = [decision for decision in writes if isinstance(decision, d.BeginRecovery)]
-    assert (recovery.cause, recovery.failure) == ("shutdown", stopped)
+    assert writes.recovery == d.BeginRecovery("shutdown", stopped)
     assert moved(writes) is S.RECOVERING
     if standbys:  # its last reports arrived before it had exited
         stopping = run(state="STOPPING", driver_state="RUNNING", claimed=True, failure=stopped)
         silent = Fleet([HostFacts(id="a", name="a", used=1, unresponsive=True), other])
         taken = decide(job(S.RUNNING, standbys=standbys), stopping, silent, NOW)
-        assert [w.cause for w in taken if isinstance(w, d.BeginRecovery)] == ["shutdown"]
+        assert taken.recovery == d.BeginRecovery("shutdown", stopped)
     later = working(failure=stopped)  # the report of its next attempt
-    (lost,) = [w for w in decide(job(S.RUNNING), later, fleet(HostState.LOST), NOW) if isinstance(w, d.BeginRecovery)]
+    lost = decide(job(S.RUNNING), later, fleet(HostState.LOST), NOW).recovery
+    assert lost is not None
     assert lost.cause == "host-lost"
 
 
 def test_a_restart_stops_what_runs_and_is_heeded_where_nothing_does() -> None:
     asked = job(S.RUNNING, restart=True, stop=StopRequest(timeout_s=5))
-    assert decide(asked, working(), fleet(), NOW) == [
-        d.UpdateRun("r", "STOPPED", StopMode.GRACEFUL, 5),
-        d.Transition(S.STOPPING, 35),
-    ]
-    assert decide(job(S.RECOVERING, restart=True), run(state="LOST", desired="ABSENT"), fleet(), NOW) == [
-        d.AcknowledgeRestart()
-    ]
+    assert decide(asked, working(), fleet(), NOW) == d.Decision(
+        run=d.RunChange(desired="STOPPED", timeout_s=5), job=d.enter(S.STOPPING, 35)
+    )
+    acknowledged = decide(job(S.RECOVERING, restart=True), run(state="LOST", desired="ABSENT"), fleet(), NOW)
+    assert acknowledged == d.Decision(job=d.JobChange(restart_acknowledged=True))
 
 
 def test_a_job_that_works_on_a_host_that_is_well_is_left_alone() -> None:
     better = HostFacts(id="b", name="b", slots=100)
-    assert decide(job(S.RUNNING), working(), fleet(HostState.READY, better), NOW) == []
+    assert decide(job(S.RUNNING), working(), fleet(HostState.READY, better), NOW) == d.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("made", "simple"),
+    [
+        (d.Decision(job=d.enter(S.STARTING), run=d.RunChange(place=Placement("a", "free"))), True),
+        (d.Decision(job=CLAIMED, run=d.RunChange(closed=True)), True),
+        (d.Decision(run=d.ABSENT, job=d.stay(None)), True),
+        (d.Decision(run=d.LOST), False),
+        (d.Decision(run=d.RunChange(next=NextRun(version=2))), False),
+        (d.Decision(job=d.JobChange(savepoint="take")), False),
+        (d.Decision(job=d.JobChange(driver="s")), False),
+        (d.Decision(standbys=d.StandbyChange(promote="s")), False),
+        (d.Decision(recovery=d.BeginRecovery("crash")), False),
+        (d.Decision(move=d.MoveChange()), False),
+    ],
+)
+def test_only_decisions_about_a_job_and_its_run_share_a_transaction(made: d.Decision, simple: bool) -> None:
+    assert made.is_simple == simple

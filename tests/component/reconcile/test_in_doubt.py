@@ -8,8 +8,8 @@ from typing import Any
 
 from clonos.resources.hosts import HostState, NextRun
 from clonos.resources.jobs import DesiredState, Failure, JobState
-from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile.decide import decide
+from clonos_api.reconcile.decisions import NOTHING
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts
 from clonos_api.reconcile.placement import Fleet
 
@@ -40,10 +40,9 @@ def refused(**more: Any) -> RunFacts:
 def followed(refusing: RunFacts, state: JobState = JobState.STARTING) -> NextRun | None:
     """The run that follows; None: the job fails."""
     writes = decide(job(state), refusing, fleet(), NOW)
-    follows = [write.next for write in writes if isinstance(write, d.ContinueWith)]
-    failed = [write for write in writes if isinstance(write, d.Transition) and write.to is JobState.FAILED]
-    assert bool(follows) != bool(failed), writes
-    return follows[0] if follows else None
+    assert writes.job.state is not None
+    assert (writes.run.next is None) == (writes.job.state.to is JobState.FAILED), writes
+    return writes.run.next
 
 
 def test_each_version_finishes_its_own_epochs_in_doubt_and_then_the_job_continues() -> None:
@@ -51,7 +50,7 @@ def test_each_version_finishes_its_own_epochs_in_doubt_and_then_the_job_continue
     assert first == NextRun(version=1, finish_for=3, finished=[1])
     finishing = run(version=1, finish_for=3, tried=frozenset({1}), state="RUNNING", driver_state="RUNNING")
     writes = decide(job(JobState.STARTING), finishing, fleet(), NOW)
-    assert not any(isinstance(write, d.Transition) for write in writes), "the job does not run yet"
+    assert writes == NOTHING, "the job does not run yet"
     done = replace(finishing, state="EXITED", driver_state="FINISHED", exit_code=0, ended=True)
     assert followed(done) == NextRun(version=3, finished=[1]), "no input of the job is finished"
     second = followed(refused(planned_by=(2,), tried=frozenset({1})))
@@ -70,8 +69,9 @@ def test_an_epoch_that_its_version_cannot_finish_is_computed_if_nothing_of_it_is
 
 def test_what_is_left_needs_a_decision_and_the_message_names_the_commands() -> None:
     left = refused(planned_by=(2,), tried=frozenset({2}), accepts_unpublished=True)
-    (fails,) = decide(job(JobState.STARTING), left, fleet(), NOW)
-    assert isinstance(fails, d.Transition)
+    fails = decide(job(JobState.STARTING), left, fleet(), NOW).job.state
+    assert fails is not None
+    assert fails.to is JobState.FAILED
     assert fails.failure is not None
     assert "Let version 3 compute them" in fails.failure.hint
     assert "`clonos job resolve words --new-code`, or go back: `clonos job rollback words 2`" in fails.failure.hint

@@ -18,7 +18,7 @@ from clonos.resources.hosts import HostState, RunSpec
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile import ending, standbys
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.decisions import AddStandby, DropStandby
+from clonos_api.reconcile.decisions import NOTHING
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet, NoPlacement, Placement, place
@@ -88,14 +88,12 @@ def test_a_removed_cluster_is_a_permanent_reason() -> None:
 def test_standbys_are_on_hosts_that_reach_the_cluster() -> None:
     fleet = Fleet([host("a"), host("b"), host("c", used=1)])
     added = standbys.decide(replace(DEMAND, cluster=on("a", "c")), [], fleet)
-    assert [decision.host for decision in added if isinstance(decision, AddStandby)] == ["c"]
+    assert [addition.host for addition in added.standbys.add] == ["c"]
     removed = replace(DEMAND, cluster=ClusterFacts(name="c", exists=False))
-    assert standbys.decide(removed, [], Fleet([host("b")])) == []
+    assert standbys.decide(removed, [], Fleet([host("b")])) == NOTHING
     off = StandbyFacts(run="s", host="b", state="READY")
     dropped = standbys.decide(replace(DEMAND, cluster=on("a", "c")), [off], Fleet([host("a"), host("b")]))
-    assert [decision.why for decision in dropped if isinstance(decision, DropStandby)] == [
-        "its host does not reach the job's cluster"
-    ]
+    assert [drop.why for drop in dropped.standbys.drop] == ["its host does not reach the job's cluster"]
 
 
 @pytest.mark.parametrize(("cause", "host_of_standby"), [("move", "b"), ("upgrade", "c")])
@@ -108,8 +106,9 @@ def test_a_planned_move_prepares_a_standby_on_the_cluster_of_its_version(
     job = replace(JOB, state=JobState.RUNNING, version=newest, relocatable=True, planned_move=move)
     job = replace(job, cluster=on("a", "b", name="old"), newest_cluster=on("c", name="new"))
     run = RunFacts(id="r", host="a", state="RUNNING", driver_state="RUNNING", claimed=True, created_at=NOW)
-    decisions = moving.decide(job, run, Fleet([host("a", used=1), host("b"), host("c"), host("d")]), NOW)
-    assert [decision.host for decision in decisions or [] if isinstance(decision, AddStandby)] == [host_of_standby]
+    made = moving.decide(job, run, Fleet([host("a", used=1), host("b"), host("c"), host("d")]), NOW)
+    assert made is not None
+    assert [addition.host for addition in made.standbys.add] == [host_of_standby]
 
 
 def row(name: str, **settings: Any) -> ClusterRow:

@@ -16,7 +16,6 @@ from clonos_api.reconcile import deadlines, loop
 from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
-from clonos_api.reconcile.decisions import PromoteStandby
 from clonos_api.reconcile.load import load
 from clonos_api.reconcile.run_specs import driver_spec
 from clonos_api.reconcile.states import active
@@ -732,7 +731,7 @@ async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(databa
             (case,) = scene.cases
             facts, run = case.facts(place)
             writes = decide(facts, run, scene.fleet, scene.now)
-            assert [write for write in writes if isinstance(write, PromoteStandby)]
+            assert writes.standbys.promote is not None
             try:
                 async with database.transaction() as session:
                     await apply(session, case, writes, place)

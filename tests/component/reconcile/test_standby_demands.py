@@ -13,7 +13,6 @@ from clonos.resources.hosts import NextRun
 from clonos.resources.jobs import JobState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
-from clonos_api.reconcile.decisions import Transition
 from clonos_api.reconcile.facts import HostFacts
 from clonos_api.reconcile.load import load
 from clonos_api.reconcile.placement import Fleet
@@ -153,7 +152,8 @@ async def test_a_job_whose_next_version_was_removed_fails_and_says_so(database: 
         snapshot = await load(session)
     case = next(case for case in snapshot.cases if case.job.id == job.id)
     fleet = Fleet([HostFacts(id="a", name="a", slots=4)])
-    (decision,) = decide(*case.facts(LOCATIONS), fleet, snapshot.now)
-    assert isinstance(decision, Transition)
-    assert (decision.to, decision.failure.error) == (JobState.FAILED, "not-found")
-    assert f"clonos job start {job.name}" in decision.failure.hint
+    state = decide(*case.facts(LOCATIONS), fleet, snapshot.now).job.state
+    assert state is not None
+    assert state.failure is not None
+    assert (state.to, state.failure.error) == (JobState.FAILED, "not-found")
+    assert f"clonos job start {job.name}" in state.failure.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +13,7 @@ from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile import load
-from clonos_api.reconcile.decisions import AddStandby, Decision, DropStandby, SetTakeoverWait
+from clonos_api.reconcile.decisions import NOTHING, AddStandby, Decision, RunChange
 from clonos_api.reconcile.facts import HostFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.standby_demands import StandbyFailure, not_replaced_yet
@@ -34,26 +35,26 @@ def standby(host: str, run: str = "s1", state: str = "READY", version: int = 1, 
     return StandbyFacts(run=run, host=host, state=state, version=version, ended=ended)
 
 
-def added(changes: list[Decision]) -> list[str]:
-    return [change.host for change in changes if isinstance(change, AddStandby)]
+def added(made: Decision) -> list[str]:
+    return [addition.host for addition in made.standbys.add]
 
 
-def dropped(changes: list[Decision]) -> dict[str, str]:
-    return {change.run: change.why for change in changes if isinstance(change, DropStandby)}
+def dropped(made: Decision) -> dict[str, str]:
+    return {drop.run: drop.why for drop in made.standbys.drop}
 
 
 def test_another_domain_before_another_host_before_the_drivers_own() -> None:
     near = [host("a", used=1, domain="rack1"), host("b", domain="rack1")]
     far = host("c", used=1, domain="rack2")
-    (add,) = decide(JOB, [], Fleet([*near, far]))
+    (add,) = decide(JOB, [], Fleet([*near, far])).standbys.add
     assert add == AddStandby("c", "another failure domain than the driver's, least loaded (1 of 2 slots taken)")
-    (add,) = decide(JOB, [], Fleet(near))
+    (add,) = decide(JOB, [], Fleet(near)).standbys.add
     assert add == AddStandby("b", "another host than the driver's, least loaded (0 of 2 slots taken)")
-    (add,) = decide(JOB, [], Fleet(near[:1]))
+    (add,) = decide(JOB, [], Fleet(near[:1])).standbys.add
     assert add == AddStandby(
         "a", "no other host is open; it fails together with the driver's host (1 of 2 slots taken)"
     )
-    assert decide(JOB, [], Fleet([host("a", used=2)])) == []
+    assert decide(JOB, [], Fleet([host("a", used=2)])) == NOTHING
 
 
 def test_a_standby_goes_only_where_it_fits() -> None:
@@ -69,24 +70,23 @@ def test_a_standby_goes_only_where_it_fits() -> None:
         return replace(host(name, used=name == "a"), capacity=capacity)
 
     assert added(decide(JOB, [], Fleet([measured("a", 4.0), measured("b", 0.9)]))) == ["a"], "as much as a driver"
-    assert decide(JOB, [], Fleet([measured("a", 0.9), measured("b", 0.9)])) == []
+    assert decide(JOB, [], Fleet([measured("a", 0.9), measured("b", 0.9)])) == NOTHING
     assert added(decide(JOB, [], Fleet([measured("a", 0.9), measured("b", 0.9, 0.8)]))) == ["b"]
     assert added(decide(JOB, [], Fleet([measured("a", 4.0), host("b")]))) == ["b"], "b is not measured yet"
     two = Fleet([measured("a", 4.0), measured("b", 1.5)])
     assert added(decide(replace(JOB, replicas=3), [], two)) == ["b", "a"], "slots and memory are taken"
-    assert decide(JOB, [standby("b")], Fleet([measured("a", 0.1), measured("b", 0.1)])) == [], "it stays"
+    assert decide(JOB, [standby("b")], Fleet([measured("a", 0.1), measured("b", 0.1)])) == NOTHING, "it stays"
 
 
 def test_a_label_binds_standbys_to_its_host() -> None:
     fleet = Fleet([host("a", used=1), host("b")])
     labelled = replace(JOB, named_host="a")
-    assert decide(labelled, [], fleet) == [
-        AddStandby("a", "the job's label clonos.dev/host names this host (1 of 2 slots taken)")
-    ]
+    (add,) = decide(labelled, [], fleet).standbys.add
+    assert add == AddStandby("a", "the job's label clonos.dev/host names this host (1 of 2 slots taken)")
     changed = decide(labelled, [standby("b")], Fleet([host("a", used=1), host("b", used=1)]))
     assert dropped(changed) == {"s1": "the job's label clonos.dev/host names another host"}
     assert added(changed) == ["a"]
-    assert decide(replace(JOB, named_host="c"), [], Fleet([host("a", used=1), host("b")])) == []
+    assert decide(replace(JOB, named_host="c"), [], Fleet([host("a", used=1), host("b")])) == NOTHING
     newer = replace(labelled, version=2, previous_version=1, replicas=2)
     assert dropped(decide(newer, [standby("b")], Fleet([host("a", used=1), host("b", used=1)]))) == {}, (
         "an upgrade may return to its version"
@@ -100,16 +100,16 @@ def test_two_on_two_hosts() -> None:
 
 def test_it_moves_off_the_drivers_host_as_soon_as_it_can() -> None:
     beside = standby("a")
-    assert decide(JOB, [beside], Fleet([host("a", used=2), host("b", used=2)])) == []
-    (add,) = decide(JOB, [beside], Fleet([host("a", used=2), host("b")]))
+    assert decide(JOB, [beside], Fleet([host("a", used=2), host("b", used=2)])) == NOTHING
+    (add,) = decide(JOB, [beside], Fleet([host("a", used=2), host("b")])).standbys.add
     assert add == AddStandby("b", "another failure domain than the driver's, least loaded (0 of 2 slots taken)")
     fleet = [host("a", used=2), host("b", used=1)]
-    assert decide(JOB, [beside, standby("b", "s2", "WARMING")], Fleet(fleet)) == [], "the job is never without"
+    assert decide(JOB, [beside, standby("b", "s2", "WARMING")], Fleet(fleet)) == NOTHING, "the job is never without"
     assert dropped(decide(JOB, [beside, standby("b", "s2")], Fleet(fleet))) == {"s1": "more than requested"}
     assert dropped(decide(JOB, [standby("a", "s0", "WARMING"), standby("b", "s2", "WARMING")], Fleet(fleet))) == {
         "s0": "more than requested"
     }
-    assert decide(replace(JOB, failed_recently=1), [beside], Fleet([host("a", used=2), host("b")])) == [], (
+    assert decide(replace(JOB, failed_recently=1), [beside], Fleet([host("a", used=2), host("b")])) == NOTHING, (
         "there was trouble"
     )
 
@@ -134,11 +134,11 @@ def test_the_standby_of_a_planned_move_stays_with_any_number_of_replicas() -> No
     fleet = [host("a", used=1), host("b", used=1), host("c", used=1)]
     none = replace(JOB, replicas=0, successor="s1")
     newer = standby("c", version=2)
-    assert decide(none, [newer], Fleet(fleet)) == []
-    assert decide(replace(none, replicas=1), [newer, standby("b", "s2")], Fleet(fleet)) == [], (
+    assert decide(none, [newer], Fleet(fleet)) == NOTHING
+    assert decide(replace(none, replicas=1), [newer, standby("b", "s2")], Fleet(fleet)) == NOTHING, (
         "and the job's own stay too"
     )
-    assert decide(replace(none, replicas=1), [newer], Fleet(fleet)) == [], "the next follows the promotion"
+    assert decide(replace(none, replicas=1), [newer], Fleet(fleet)) == NOTHING, "the next follows the promotion"
     assert dropped(decide(none, [standby("c", ended=True)], Fleet(fleet))) == {"s1": "it ended"}
     assert dropped(decide(replace(none, state=JobState.STOPPED), [newer], Fleet(fleet))) == {
         "s1": "its job does not run"
@@ -148,7 +148,7 @@ def test_the_standby_of_a_planned_move_stays_with_any_number_of_replicas() -> No
 def test_the_version_before_stays_until_the_new_one_has_proved_itself() -> None:
     proving = replace(JOB, version=2, previous_version=1)
     fleet = [host("a", used=1), host("b", used=1)]
-    assert decide(proving, [standby("b", version=1)], Fleet(fleet)) == []
+    assert decide(proving, [standby("b", version=1)], Fleet(fleet)) == NOTHING
     proved = decide(replace(proving, previous_version=None), [standby("b", version=1)], Fleet(fleet))
     assert dropped(proved) == {"s1": "the job's specification has changed"}
 
@@ -183,15 +183,15 @@ def test_a_standby_that_cannot_warm_up_is_replaced_later_each_time() -> None:
 
 def test_none_is_added_while_the_job_recovers_or_one_has_just_failed() -> None:
     fleet = [host("a", used=1), host("b")]
-    assert decide(replace(JOB, state=JobState.RECOVERING), [], Fleet(fleet)) == []
-    assert decide(replace(JOB, failed_recently=1), [], Fleet(fleet)) == []
-    assert decide(replace(JOB, recovery_open=True), [], Fleet(fleet)) == [], "its first epochs need the CPU time"
-    assert decide(replace(JOB, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == [], "the others stay"
+    assert decide(replace(JOB, state=JobState.RECOVERING), [], Fleet(fleet)) == NOTHING
+    assert decide(replace(JOB, failed_recently=1), [], Fleet(fleet)) == NOTHING
+    assert decide(replace(JOB, recovery_open=True), [], Fleet(fleet)) == NOTHING, "its first epochs need the CPU time"
+    assert decide(replace(JOB, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == NOTHING, "the others stay"
 
 
 def test_none_gets_a_slot_that_a_job_without_a_driver_needs() -> None:
     hosts = [host("a", used=2), host("b", used=1)]
-    assert decide(JOB, [], Fleet(hosts, reserved=1)) == []
+    assert decide(JOB, [], Fleet(hosts, reserved=1)) == NOTHING
     assert added(decide(JOB, [], Fleet(hosts))) == ["b"]
     beside_driver = [standby("a")]
     assert added(decide(JOB, beside_driver, Fleet(hosts))) == ["b"]
@@ -200,7 +200,7 @@ def test_none_gets_a_slot_that_a_job_without_a_driver_needs() -> None:
 
 def test_a_checkpoint_that_is_a_path_binds() -> None:
     bound = replace(JOB, bound="a")
-    (add,) = decide(bound, [], Fleet([host("a", used=1), host("b")]))
+    (add,) = decide(bound, [], Fleet([host("a", used=1), host("b")])).standbys.add
     assert add == AddStandby("a", "the job's checkpoint is a path of this host (1 of 2 slots taken)")
     assert dropped(decide(bound, [standby("b")], Fleet([host("a", used=2), host("b")]))) == {
         "s1": "the job's checkpoint is on another host"
@@ -229,16 +229,13 @@ def settled(
         changes = decide(job, waiting, Fleet(fleet))
         if not changes:
             return waiting, fleet, moves
-        for change in changes:
-            if isinstance(change, DropStandby):
-                host = next(facts.host for facts in waiting if facts.run == change.run)
-                waiting = [facts for facts in waiting if facts.run != change.run]
-                moves += 1
-            else:
-                host = change.host
-                waiting = [*waiting, standby(host, f"n{number}{len(waiting)}")]
-            by = 1 if isinstance(change, AddStandby) else -1
-            fleet = [replace(facts, used=facts.used + by) if facts.id == host else facts for facts in fleet]
+        gone = [facts for facts in waiting if facts.run in dropped(changes)]
+        moves += len(gone)
+        waiting = [facts for facts in waiting if facts not in gone]
+        waiting += [standby(host, f"n{number}{at}") for at, host in enumerate(added(changes))]
+        taken = Counter(added(changes))
+        taken.subtract(facts.host for facts in gone)
+        fleet = [replace(facts, used=facts.used + taken[facts.id]) for facts in fleet]
     raise AssertionError("it does not come to rest")
 
 
@@ -293,17 +290,20 @@ def test_a_short_silence_of_all_hosts_makes_none_unresponsive() -> None:
 def test_agent_waits_for_a_ready_standby_of_its_version_that_is_not_dropped() -> None:
     fleet = [host("a", used=1), host("b", used=1)]
     driver = replace(JOB, run="r")
-    waits = [SetTakeoverWait("r", TAKEOVER_WAIT_S)]
+    waits = Decision(run=RunChange(takeover_wait_s=TAKEOVER_WAIT_S))
     assert decide(driver, [standby("b")], Fleet(fleet)) == waits
-    assert decide(replace(driver, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], Fleet(fleet)) == []
+    assert decide(replace(driver, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], Fleet(fleet)) == NOTHING
     dropped_standby = decide(replace(driver, replicas=0), [standby("b")], Fleet(fleet))
-    assert [type(decision) for decision in dropped_standby] == [DropStandby]
+    assert dropped_standby == Decision(standbys=dropped_standby.standbys)
+    assert dropped(dropped_standby)
     move = replace(driver, successor="s1", replicas=0)
-    assert decide(move, [standby("b", version=2)], Fleet(fleet)) == [], "a standby of another version is not promoted"
+    assert decide(move, [standby("b", version=2)], Fleet(fleet)) == NOTHING, (
+        "a standby of another version is not promoted"
+    )
     silent = Fleet([replace(host, unresponsive=host.id == "b") for host in fleet])
-    assert decide(replace(driver, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], silent) == [
-        SetTakeoverWait("r", 0.0)
-    ]
+    assert decide(replace(driver, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], silent) == Decision(
+        run=RunChange(takeover_wait_s=0.0)
+    )
     stops_waiting = decide(replace(driver, replicas=0, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], Fleet(fleet))
-    assert stops_waiting[0] == SetTakeoverWait("r", 0.0)
-    assert decide(replace(driver, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == []
+    assert stops_waiting.run == RunChange(takeover_wait_s=0.0)
+    assert decide(replace(driver, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == NOTHING

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from clonos.resources.jobs import DesiredState, JobState
-from clonos_api.reconcile import diagram
-from clonos_api.reconcile.transitions import RULES, TRANSIENT, Intent, allowed, begins_new_start, settled
+from clonos_api.reconcile.transitions import RULES, TRANSIENT, Intent, allowed, page, rule_of, settled
 
 S, D = JobState, DesiredState
 RUN, RESTART, STOP, CANCEL = Intent(D.RUNNING), Intent(D.RUNNING, True), Intent(D.STOPPED), Intent(D.CANCELED)
@@ -60,7 +59,9 @@ def test_table_has_each_pair_at_most_once() -> None:
 
 def test_transitions_into_starting_begin_a_new_start() -> None:
     for source, target in product(S, S):
-        assert begins_new_start(source, target) == (target is S.STARTING and target in EXPECTED[source])
+        rule = rule_of(source, target)
+        begins = rule is not None and rule.new_start
+        assert begins == (target is S.STARTING and target in EXPECTED[source])
 
 
 @pytest.mark.parametrize("source", list(S), ids=str)
@@ -76,6 +77,13 @@ def test_unsettled_job_can_reach_its_desired_state(source: JobState) -> None:
         assert reached & goals[intent.desired], (intent, reached)
 
 
+def test_a_slot_is_reserved_once_for_the_next_driver_of_a_job() -> None:
+    reserving = {(rule.source, rule.target, to) for rule in RULES for to in D if rule.reserves_slot(to)}
+    starts = {(state, S.STARTING, to) for state in (S.CREATED, S.STOPPED, S.FAILED, S.FINISHED) for to in D}
+    leaves = {(state, S.STOPPING, D.RUNNING) for state in (S.STARTING, S.RUNNING, S.RECOVERING)}
+    assert reserving == starts | leaves, "STOPPING has reserved the slot of its STARTING"
+
+
 def test_transient_states_are_never_settled() -> None:
     assert not any(settled(state, intent) for state in TRANSIENT for intent in INTENTS)
     assert all(any(settled(state, intent) for intent in INTENTS) for state in set(S) - TRANSIENT)
@@ -86,5 +94,5 @@ def test_canceled_is_final() -> None:
 
 
 def test_page_is_generated_from_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "job-states.md"
-    assert page.read_text() == diagram.page(), "python -m clonos_api.reconcile.diagram > docs/job-states.md"
+    stored = Path(__file__).parents[3] / "docs" / "job-states.md"
+    assert stored.read_text() == page(), "python -m clonos_api.reconcile.transitions > docs/job-states.md"

@@ -15,7 +15,7 @@ from clonos_api.reconcile import standbys
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.transitions import TRANSIENT, allowed, begins_new_start, settled
+from clonos_api.reconcile.transitions import TRANSIENT, allowed, rule_of, settled
 from clonos_api.store.columns import Moving
 
 LEASE_S = 3
@@ -340,9 +340,8 @@ class World:
             host=run.host if run is not None else None,
             bound=job.home if job.local else None,
         )
-        decisions = standbys.decide(demand, self.waiting(name), self.fleet())
-        if decisions:
-            self.apply(name, decisions)
+        if made := standbys.decide(demand, self.waiting(name), self.fleet()):
+            self.apply(name, made)
 
     def _wait(self, name: str, agent: str, version: int) -> str:
         self._ids += 1
@@ -350,114 +349,84 @@ class World:
         self.runs[new.id], self.owner[new.id], self.standbys[new.id] = new, name, "STARTING"
         return new.id
 
-    def apply(self, name: str, decided: list[d.Decision]) -> None:
+    def apply(self, name: str, made: d.Decision) -> None:
+        """Like `clonos_api.reconcile.applying`."""
         job, before = self.jobs[name], self.of_job[name]
-        for decision in decided:
-            run, moving = self.runs[before] if before else None, job.planned_move
-            match decision:
-                case d.BeginMove():
-                    assert moving is None
-                    assert run is not None
-                    until = self.now + timedelta(seconds=decision.within_s)
-                    versions = {"version": run.version, "previous": run.version}
-                    job = replace(job, planned_move=Moving(cause="drain", leaves=run.host, until=until, **versions))
-                case d.AddStandby():
-                    version = run.version if run is not None and not decision.newest else job.version
-                    made = self._wait(name, decision.host, version)
-                    if decision.for_move:
-                        job = replace(job, planned_move=self._moving(job, standby=made))
-                case d.DropStandby():
-                    del self.standbys[decision.run]
-                    self.runs[decision.run] = replace(self.runs[decision.run], desired="ABSENT")
-                case d.SetMoveStandby():
-                    job = replace(
-                        job,
-                        planned_move=self._moving(
-                            job, standby=decision.standby, failed=moving.failed + decision.failed
-                        ),
-                    )
-                case d.HandOver():
-                    job = replace(job, planned_move=self._moving(job, standby=decision.run, handed_at=self.now))
-                    if decision.claim:
-                        self.promote(decision.run)
-                case d.AdoptStandby():
-                    assert decision.run in self.promoted
-                    self.of_job[name] = decision.run
-                    job = replace(job, planned_move=self._moving(job, taken_at=self.now))
-                case d.PromoteStandby():
-                    self.promote(decision.run)
-                    self.of_job[name] = decision.run
-                    if moving is not None and moving.standby == decision.run:
-                        job = replace(job, planned_move=self._moving(job, taken_at=self.now))
-                    elif moving is not None and moving.failure is not None:
-                        self.runs[decision.run] = replace(self.runs[decision.run], version=job.version)
-                case d.RevertVersion():
-                    job = replace(
-                        job, version=decision.version, planned_move=self._moving(job, failure=decision.failure)
-                    )
-                    self.of_job[name] = None
-                case d.EndMove():
-                    assert moving is not None
-                    self.ended.append((moving.cause, decision.failure))
-                    relief = moving.standby
-                    if relief in self.promoted and relief != self.of_job[name] and moving.handed_at is not None:
-                        self.runs[relief] = replace(self.runs[relief], desired="ABSENT")
-                    job = replace(job, planned_move=None, version=decision.version or job.version)
-                case d.Transition():
-                    assert allowed(job.state, decision.to, job.intent), f"{job.state} → {decision.to} for {job.intent}"
-                    self.moves.append((self.now, name, job.state, decision.to))
-                    new_start = begins_new_start(job.state, decision.to)
-                    job = replace(
-                        job,
-                        state=decision.to,
-                        since=self.now,
-                        deadline=self._at(decision.within_s),
-                        failure=decision.failure,
-                    )
-                    self.saves.pop(name, None)
-                    if new_start:
-                        job = replace(job, restart=False, stop=None)
-                        self.of_job[name] = None
-                case d.SetDeadline():
-                    job = replace(job, deadline=self._at(decision.within_s), failure=decision.failure)
-                case d.AcknowledgeRestart():
-                    job = replace(job, restart=False)
-                    self.of_job[name] = None
-                case d.RecordFirstClaim():
-                    job = replace(job, home=decision.host, start_from=False, resolutions=False)
-                case d.PlaceRun():
-                    self._ids += 1
-                    version = run.version if run is not None and self.of_job[name] else job.version
-                    new = RunFacts(id=f"r{self._ids}", host=decision.host, created_at=self.now, version=version)
-                    self.runs[new.id], self.owner[new.id] = new, name
-                    self.of_job[name] = new.id
-                case d.UpdateRun():
-                    assert run is not None
-                    assert run.id == decision.run
-                    self.runs[run.id] = replace(run, desired=decision.desired, stop_mode=decision.mode)
-                case d.CloseRun():
-                    assert run is not None
-                    self.runs[run.id] = replace(run, ended=True)
-                case d.MarkLost():
-                    assert run is not None
-                    self.runs[run.id] = replace(run, state="LOST", desired="ABSENT")
-                case d.TakeSavepoint():
-                    self.saves[name] = self.now + timedelta(seconds=self.random.choice([1, 5, 1000]))
-                case d.GiveUpSavepoint():
-                    self.saves.pop(name, None)
-                case d.BeginRecovery():
-                    assert run is not None
+        run, moving = self.runs[before] if before else None, job.planned_move
+        if made.move is not None:
+            job = self._step(name, job, made.move)
+        if run is not None:
+            self.runs[run.id] = self._changed(run, made.run)
+        assert run is not None or not (made.recovery or made.run.desired or made.run.lost or made.run.closed)
+        for drop in made.standbys.drop:
+            del self.standbys[drop.run]
+            self.runs[drop.run] = replace(self.runs[drop.run], desired="ABSENT")
+        for addition in made.standbys.add:
+            version = run.version if run is not None and not addition.newest else job.version
+            added = self._wait(name, addition.host, version)
+            if addition.for_move:
+                assert moving is not None
+                job = replace(job, planned_move=moving.model_copy(update={"standby": added}))
+        if (promoted := made.standbys.promote) is not None:
+            del self.standbys[promoted]
+            self.promoted.add(promoted)
+            if made.move is not None and made.move.version is not None:
+                self.runs[promoted] = replace(self.runs[promoted], version=job.version)
+        job = self._with(name, job, made.job)
+        if (place := made.run.place) is not None:
+            self._ids += 1
+            version = run.version if run is not None and self.of_job[name] else job.version
+            new = RunFacts(id=f"r{self._ids}", host=place.host, created_at=self.now, version=version)
+            self.runs[new.id], self.owner[new.id] = new, name
+            self.of_job[name] = new.id
         self.jobs[name] = job
         self._fleet = None
 
-    def _moving(self, job: JobFacts, **changes: Any) -> Moving:
-        assert job.planned_move is not None
-        return job.planned_move.model_copy(update=changes)
+    def _step(self, name: str, job: JobFacts, change: d.MoveChange) -> JobFacts:
+        moving = job.planned_move
+        if change.after is None:
+            assert moving is not None
+            self.ended.append((moving.cause, change.failure))
+            relief = moving.standby
+            if relief in self.promoted and relief != self.of_job[name] and moving.handed_at is not None:
+                self.runs[relief] = replace(self.runs[relief], desired="ABSENT")
+        elif change.version is not None:
+            self.of_job[name] = None
+        return replace(job, planned_move=change.after, version=change.version or job.version)
 
-    def promote(self, run: str) -> None:
-        """Changes a standby into the driver of its job."""
-        del self.standbys[run]
-        self.promoted.add(run)
+    def _changed(self, run: RunFacts, change: d.RunChange) -> RunFacts:
+        run = replace(run, desired=change.desired, stop_mode=change.mode) if change.desired is not None else run
+        run = replace(run, state="LOST", desired="ABSENT") if change.lost else run
+        return replace(run, ended=True) if change.closed else run
+
+    def _with(self, name: str, job: JobFacts, change: d.JobChange) -> JobFacts:
+        """The job with the changes of its own row."""
+        state = change.state
+        rule = rule_of(job.state, state.to) if state is not None else None
+        if change.restart_acknowledged or (rule is not None and rule.new_start):
+            job = replace(job, restart=False, stop=job.stop if rule is None else None)
+            self.of_job[name] = None
+        if state is not None:
+            job = replace(job, deadline=self._at(state.within_s), failure=state.failure)
+            if state.to is not None:
+                assert allowed(job.state, state.to, self.jobs[name].intent), f"{job.state} → {state.to}"
+                self.moves.append((self.now, name, job.state, state.to))
+                job = replace(job, state=state.to, since=self.now)
+                self.saves.pop(name, None)
+        if change.first_claim:
+            current = self.current(name)
+            assert current is not None
+            job = replace(job, home=current.host, start_from=False, resolutions=False)
+        if (driver := change.driver) is not None:
+            assert driver in self.promoted
+            self.of_job[name] = driver
+            if job.planned_move is not None and job.planned_move.standby == driver:
+                job = replace(job, planned_move=job.planned_move.model_copy(update={"taken_at": self.now}))
+        if change.savepoint == "take":
+            self.saves[name] = self.now + timedelta(seconds=self.random.choice([1, 5, 1000]))
+        elif change.savepoint == "give-up":
+            self.saves.pop(name, None)
+        return job
 
     def _at(self, within_s: float | None) -> datetime | None:
         return None if within_s is None else self.now + timedelta(seconds=within_s)

@@ -16,15 +16,15 @@ from __future__ import annotations
 from clonos.errors import CheckpointMismatch
 from clonos.resources.hosts import NextRun
 from clonos.resources.jobs import Failure, JobState
-from clonos_api.reconcile.decisions import ContinueWith, Decision, SetDeadline, Transition
+from clonos_api.reconcile.decisions import Decision, RunChange, enter, stay
 from clonos_api.reconcile.facts import JobFacts, RunFacts
 
 
-def decide(job: JobFacts, run: RunFacts) -> list[Decision] | None:
+def decide(job: JobFacts, run: RunFacts) -> Decision | None:
     """Decides after the end of a run which run follows because of epochs in doubt; None: these are not the cause."""
     if run.finish_for:
         # However it ended: the driver of the job's version reports the epochs that are still in doubt.
-        return _continue(job, run, NextRun(version=run.finish_for, finished=sorted(run.tried)), run.failure)
+        return _continue(job, NextRun(version=run.finish_for, finished=sorted(run.tried)), run.failure)
     if not _refused(run.failure):
         return None
     excluded = run.tried if run.accepts_unpublished else run.tried | run.unable
@@ -32,10 +32,10 @@ def decide(job: JobFacts, run: RunFacts) -> list[Decision] | None:
     able = next((version for version in planners if version not in excluded), None)
     if able is not None:
         next_run = NextRun(version=able, finish_for=run.version, finished=sorted({*run.tried, able}))
-        return _continue(job, run, next_run, run.failure)
+        return _continue(job, next_run, run.failure)
     if not run.accepts_unpublished:
         next_run = NextRun(version=run.version, finished=sorted(run.tried), accept_unpublished=True)
-        return _continue(job, run, next_run, run.failure)
+        return _continue(job, next_run, run.failure)
     return None
 
 
@@ -56,8 +56,8 @@ def _refused(failure: Failure | None) -> bool:
     return failure is not None and failure.error == CheckpointMismatch.slug and bool(failure.codes)
 
 
-def _continue(job: JobFacts, run: RunFacts, next_run: NextRun, failure: Failure | None) -> list[Decision]:
-    follows = ContinueWith(run.id, next_run)
-    if job.state is JobState.RUNNING:
-        return [follows, Transition(JobState.RECOVERING, failure=failure)]
-    return [follows, SetDeadline(None)]
+def _continue(job: JobFacts, next_run: NextRun, failure: Failure | None) -> Decision:
+    recovers = job.state is JobState.RUNNING
+    return Decision(
+        run=RunChange(next=next_run), job=enter(JobState.RECOVERING, failure=failure) if recovers else stay(None)
+    )
