@@ -48,17 +48,15 @@ _OUTAGES = frozenset({BrokerUnavailable.slug, CheckpointUnavailable.slug, Regist
 def starting(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> Decision:
     """Decides for a STARTING job: places a run and waits for its first claim."""
     late = f"The driver of job {job.name} did not claim its log in time."
-    return _until_running(job, run, fleet, now, CLAIM_S, late)
+    return stopping.requested(job, run) or _until_running(job, run, fleet, now, CLAIM_S, late)
 
 
 def running(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> Decision:
     """Decides for a RUNNING job: recovers it after a failure of the driver, moves it off a draining host, or does
     nothing.
     """
-    if (request := stopping.requested(job, run)) is not None:
-        return request
-    if adopted := _adopt_self_promoted(job, run, fleet):
-        return adopted
+    if first := stopping.requested(job, run) or _adopt_self_promoted(job, run, fleet):
+        return first
     if run is None or run.discarded:
         return Decision(job=enter(JobState.RECOVERING, failure=job.failure))
     if run.done:
@@ -87,19 +85,18 @@ def recovering(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime)
     """Decides for a RECOVERING job: waits until a generation after the failed one runs; places a run or promotes
     another standby if necessary.
     """
-    request = stopping.requested(job, run)
-    if request is None and (adopted := _adopt_self_promoted(job, run, fleet)):
-        return adopted
+    if first := stopping.requested(job, run) or _adopt_self_promoted(job, run, fleet):
+        return first
     placed = run is not None and not run.discarded
-    if not placed and request is None and (waiting := _standby_for(job, run, fleet)) is not None:
+    if not placed and (waiting := _standby_for(job, run, fleet)) is not None:
         # It was not ready when the driver failed, and no host has taken the job since.
         return promote(waiting.run, stay(RECOVER_S, _cause_of_recovery(job)))
     driver = run if run is not None and not (run.discarded or run.done) else None
     standby = _standby_for(job, driver, fleet) if driver is not None else None
     # Its agent would restart the driver cold. This also replaces a promoted standby that has failed.
-    if run is not None and run.exited and standby is not None and request is None:
+    if run is not None and run.exited and standby is not None:
         return replace(promote(standby.run, stay(RECOVER_S, run.failure or job.failure)), run=ABSENT)
-    if driver is not None and request is None and (failover := _host_unresponsive(job, driver, fleet)):
+    if driver is not None and (failover := _host_unresponsive(job, driver, fleet)):
         return failover  # the host of a promoted standby failed too
     return _until_running(job, run, fleet, now, RECOVER_S, f"Job {job.name} did not recover in time.")
 
@@ -111,8 +108,6 @@ def _until_running(
     job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime, within_s: float, late: str
 ) -> Decision:
     """Places the job and waits until its driver works; each attempt may take `within_s`, then `late` is the failure."""
-    if (request := stopping.requested(job, run)) is not None:
-        return request
     if run is None or run.discarded:
         if job.start_error:
             return Decision(job=enter(JobState.FAILED, failure=failures.start_point_missing(job.start_error)))
