@@ -95,8 +95,12 @@ def _iterator_udf(
             hint=f"wrap a function for groupBy(…).applyIn{kind.capitalize()} in clonos.operator.",
         )
 
+    tasks: list[OperatorTask] = []  # one in each task: in a live query a task may have several calls
+
     def batches(columns: Iterator[Any]) -> Iterator[Any]:
-        results = OperatorTask(operator, counters).stream(None, apply, columns)
+        if not tasks:
+            tasks.append(OperatorTask(operator, counters))
+        results = tasks[0].stream(None, apply, columns)
         return (_fitting(result, spark_type, operator) for result in results) if kind == "pandas" else results
 
     value = _value_type(kind)

@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func, infer_group_pandas_eval_type_from_func
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+from pyspark.sql.types import StringType
 from pyspark.util import PythonEvalType
 
 import clonos
@@ -22,7 +23,7 @@ from clonos.causal import naming, operator_task, scope
 from clonos.causal.epoch_scope import EpochScope
 from clonos.causal.ordering import ordered_batches, ordered_frame, ordered_rows, ordered_table
 from clonos.causal.scope import TaskScope
-from clonos.causal.vectorised import _batch_by_batch
+from clonos.causal.vectorised import _batch_by_batch, _iterator_udf
 from clonos.errors import EpochFailed, JobCodeError, SpecError
 from clonos.log.records import Determinant, EpochIdentity, Owner
 
@@ -542,6 +543,19 @@ def test_scalar_function_runs_per_batch() -> None:
     assert all(isinstance(series, pd.Series) for series in out)
     with pytest.raises(ValueError, match="got 2 rows and returned 1"):
         list(_batch_by_batch("arrow", lambda a: a[:1], struct=False)(iter([pa.array([1, 2])])))
+
+
+def test_calls_of_a_function_in_one_task_draw_different_numbers(scopes: Scopes) -> None:
+    """In a live query a task may call a function on an iterator several times."""
+
+    def ids(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            yield batch.map(lambda _word: str(clonos.uuid4()))
+
+    call: Any = _iterator_udf("pandas", ids, "job.ids", StringType(), ("word",))
+    drawn = [number for _ in range(2) for batch in call.func(iter([pd.Series(["a", "b"])])) for number in batch]
+    assert len(set(drawn)) == 4
+    assert len(scopes.opened) == 1
 
 
 def test_original_function_is_an_attribute() -> None:
