@@ -21,7 +21,6 @@ from clonos.testing.harness import eventually
 
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 _START_S: Final = 120
-_ONE_EXECUTOR: Final = WorkerSize(cores=1, memory_mb=900)
 
 
 class StandaloneCluster:

@@ -133,7 +133,7 @@ def test_run_waits_for_an_undamaged_download(api: FakeApi, host: Host, run: str)
     assert any(past.failure and past.failure.error == "artifact-unavailable" for past in api.history[run])
 
 
-def test_run_of_a_hostile_archive_is_final(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+def test_run_of_a_hostile_archive_is_final(api: FakeApi, host: Host, run: str) -> None:
     api.assign(run_spec(run, api.upload(HOSTILE["parent"])))
     host()
     report = reported(api, run, "EXITED", final=True)

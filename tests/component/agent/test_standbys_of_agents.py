@@ -335,9 +335,7 @@ def test_isolated_standby_promotes_itself(api: FakeApi, host: Host, run: str, tm
 
 
 @pytest.mark.parametrize(("stalls", "after_s"), [(False, 5.0), (True, 0.0)], ids=["driver works", "disabled"])
-def test_standby_does_not_promote_itself(
-    api: FakeApi, host: Host, run: str, tmp_path: Path, stalls: bool, after_s: float
-) -> None:
+def test_standby_does_not_promote_itself(api: FakeApi, host: Host, run: str, stalls: bool, after_s: float) -> None:
     api.assign(self_promoting(api, run, stalls=stalls, after_s=after_s))
     host()
     reported(api, run, "RUNNING", driver_state="READY")

@@ -186,9 +186,7 @@ def test_standby_starts_in_a_pool_driver(api: FakeApi, host: Host, run: str, tmp
         assert os.getpriority(os.PRIO_PROCESS, waiting.pid) <= 0, "it no longer has a pool driver's priority"
 
 
-def test_pool_driver_that_exits_before_the_job_starts_is_replaced(
-    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pool_driver_that_exits_before_the_job_starts_is_replaced(api: FakeApi, host: Host, run: str) -> None:
     """Its exit code does not count as a failure of the job."""
     host(
         **{
@@ -292,9 +290,7 @@ def test_a_job_that_crashes_in_a_loop_leaves_the_pool_drivers_to_others(
     assert requested == [2, 3]
 
 
-def test_agent_survives_a_full_disk(
-    api: FakeApi, host: Host, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_survives_a_full_disk(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
     (tmp_path / "agent" / "host-1").mkdir(parents=True)
     (tmp_path / "agent" / "host-1" / "pool_drivers").write_text("a file instead of the directory")
     agent = host(**POOL)

@@ -206,9 +206,7 @@ class TestControlPlane:
         Credentials("http://127.0.0.1:9").write(settings.home)
         assert statuses(control_plane.check(settings, None, None)) == {"control plane": "fail"}
 
-    def test_a_token_that_expires_soon_warns(
-        self, settings: Settings, service: FakeService, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_token_that_expires_soon_warns(self, settings: Settings, service: FakeService) -> None:
         moment = datetime.now(UTC)
         admin = Token(
             id="1",
@@ -259,9 +257,7 @@ def test_a_check_that_raises_does_not_hide_the_others(settings: Settings, monkey
     assert "disk" in checks
 
 
-def test_the_command_exits_with_1_on_a_failure(
-    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_exits_with_1_on_a_failure(clonos: Clonos, service: FakeService) -> None:
     service.hosts.append(host())
     passing = clonos("doctor", "-o", "json")
     body = json.loads(passing.stdout)

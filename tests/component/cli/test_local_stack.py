@@ -193,7 +193,7 @@ def test_a_signal_during_start_stops_the_platform(plan: Plan) -> None:
     assert running(state) == []
 
 
-def test_stop_drivers_stops_the_drivers_of_a_killed_agent(home: Path, tmp_path: Path) -> None:
+def test_stop_drivers_stops_the_drivers_of_a_killed_agent(home: Path) -> None:
     """The agent's records and the environment of the processes identify them."""
     child = "import subprocess, sys; subprocess.run(['sleep', '600'])"
     run = "0a1b"

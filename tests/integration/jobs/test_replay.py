@@ -243,7 +243,7 @@ def test_lost_offset_entry_is_restored_from_the_plan(
 
 
 def test_each_epoch_of_an_older_checkpoint_is_that_of_its_plan_within_one_claim(
-    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
     """The log has the plans of three epochs, the checkpoint none of them, and Spark would now read other ranges."""
     source, out = make_topic(1, "in"), make_topic(1, "out")

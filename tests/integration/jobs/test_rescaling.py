@@ -126,7 +126,6 @@ QUERIES = {
 COUNTS = {"counted", "processed"}
 # The others spread the rows of a key over several partitions, or have no order after a join.
 ORDERED = {*COUNTS, "grouped"}
-BROAD = ("processed", "once", "joined", "grouped")
 
 
 @pytest.fixture

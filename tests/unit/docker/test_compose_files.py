@@ -24,7 +24,6 @@ from clonos.jobs.cluster import ClusterSpec
 
 DOCKER = Path(__file__).parents[3] / "docker"
 COMPOSE = DOCKER / "compose.yaml"
-GRAFANA = DOCKER / "compose" / "grafana"
 
 
 @pytest.fixture(scope="module")

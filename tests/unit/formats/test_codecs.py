@@ -547,7 +547,7 @@ def test_causes_are_repeatable() -> None:
     assert len(columns._cause(ValueError("x" * 900))[1]) == 500
 
 
-def test_registry_never_uses_the_bundle_of_certifi(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_registry_never_uses_the_bundle_of_certifi(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> str:
         raise AssertionError("certifi's bundle was read")
 

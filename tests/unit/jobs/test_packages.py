@@ -212,7 +212,7 @@ def test_requirements_come_from_the_lock_or_the_driver(tmp_path: Path, wheels: P
     )
 
 
-def test_unused_packages_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_packages_are_removed(tmp_path: Path) -> None:
     cache = tmp_path / "packages"
     now = time.time()
     for number in range(14):

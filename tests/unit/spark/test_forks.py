@@ -74,7 +74,7 @@ def test_fork_has_the_arguments_and_environment_of_its_caller(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there")
-def test_server_refuses_other_modules(server: subprocess.Popen[bytes], python: str, tmp_path: Path) -> None:
+def test_server_refuses_other_modules(server: subprocess.Popen[bytes], python: str) -> None:
     # As another program of the same user could ask for it.
     program = Path(python)
     program.write_text(program.read_text().replace("('asked',)", "('asked', 'json.tool')"))
@@ -82,7 +82,7 @@ def test_server_refuses_other_modules(server: subprocess.Popen[bytes], python: s
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there")
-def test_listener_of_another_user_receives_nothing(python: str, tmp_path: Path) -> None:
+def test_listener_of_another_user_receives_nothing(python: str) -> None:
     program = Path(python)
     program.write_text(program.read_text().replace("os.getuid()", "os.getuid() + 1"))
     with socket.socket(socket.AF_UNIX) as listener:
@@ -103,7 +103,7 @@ def test_other_modules_run_in_the_real_python(server: subprocess.Popen[bytes], p
     assert _ask(python, "-c", "import sys; print(len(sys.argv), sys.prefix)", "x") == (0, f"2 {sys.prefix}\n", "")
 
 
-def test_without_a_server_the_real_python_runs(python: str, tmp_path: Path) -> None:
+def test_without_a_server_the_real_python_runs(python: str) -> None:
     status, output, _ = _ask(python, "-m", "asked", "one", status=4)
     assert status == 4
     assert output.endswith("false]\n"), "imported by itself"
