@@ -166,28 +166,17 @@ async def end(session: AsyncSession, pending: Pending, hosts: list[HostRow], loc
         await operations.fail(session, pending.operation, verdict.failure)
         return
     host = _task_for(pending, hosts, locations)
-    if pending.cluster is not None:
-        await _check(session, pending.cluster, pending, host, _reason_to_wait(pending, hosts, locations))
-        return
-    if host is None or pending.savepoint is None or pending.job is None:
-        return
-    if pending.task_host is not None:
+    if host is not None and pending.task_host is not None:
         await _end_tasks(session, pending.operation)
-    if pending.operation.kind == "savepoint":
-        await saving.copy(session, pending.savepoint, host, _checkpoint(pending, locations), pending.operation.id)
-    else:
-        await saving.remove(session, pending.savepoint, host, pending.operation.id)
-
-
-async def _check(
-    session: AsyncSession, cluster: ClusterRow, pending: Pending, host: str | None, reason: Failure | None
-) -> None:
-    if host is not None:
-        if pending.task_host is not None:
-            await _end_tasks(session, pending.operation)
-        await _begin_check(session, cluster, host, pending.operation)
-    elif reason is not None:
-        await clusters.explain(session, cluster, reason)
+    if pending.cluster is not None and host is not None:
+        await _begin_check(session, pending.cluster, host, pending.operation)
+    elif pending.cluster is not None and (reason := _reason_to_wait(pending, hosts, locations)) is not None:
+        await clusters.explain(session, pending.cluster, reason)
+    elif host is not None and pending.savepoint is not None:
+        if pending.operation.kind == "savepoint":
+            await saving.copy(session, pending.savepoint, host, _checkpoint(pending, locations), pending.operation.id)
+        else:
+            await saving.remove(session, pending.savepoint, host, pending.operation.id)
 
 
 async def expire(session: AsyncSession) -> int:

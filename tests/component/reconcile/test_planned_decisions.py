@@ -147,6 +147,8 @@ async def test_a_host_that_is_drained_is_left_cold_where_standbys_never_get_read
         await eventually(elsewhere, "it runs on the other host")
         states = [event.data["to"] for event in await users.happened("job.state")]
         assert "STOPPING" in states
+        causes = [event.data["cause"] for event in await users.happened("job.move.began", "job.move.ended")]
+        assert causes == ["drain", "drain"]
 
 
 @pytest.mark.parametrize("kind", ["move", "restart"])
