@@ -40,6 +40,11 @@ record LanePass(
     return new LaneWriter(columns, check, new Spool(null), new LaneTask(this, task, points));
   }
 
+  @Override
+  public String toString() {
+    return "a pass of " + lanes.size() + " lanes"; // the options hold a password
+  }
+
   /**
    * One lane.
    *
