@@ -21,6 +21,7 @@ from pyspark.util import PythonEvalType
 
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
+from clonos.causal.scope import live_time_ms
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.epochs import Begun, EpochRunner
 from clonos.driver.planned import Planned
@@ -124,6 +125,7 @@ class LiveRunner(EpochRunner):
         self._untruncated = 0  # steps since the log was truncated
         self._ended = threading.Event()
         self._reporting = threading.Lock()
+        self._live: EpochScope | None = None  # the scope of the newest epoch
 
     def _inputs(self, _epoch: int, partitions: int) -> tuple[Planned, str]:
         self._find_query()
@@ -135,16 +137,31 @@ class LiveRunner(EpochRunner):
             for topic, partitions in sorted(self._offsets.items())
             for partition, start in sorted(partitions.items())
         )
-        entry = offset_entry(self._spark, self._jquery, time.time_ns() // 1_000_000, self._offsets)
+        self._writer.timestamp_ms = max(time.time_ns() // 1_000_000, self._latest_ms())
+        entry = offset_entry(self._spark, self._jquery, self._writer.timestamp_ms, self._offsets)
         return Planned((scan,), self._writer.lanes(()), live=True), entry
+
+    def _latest_ms(self) -> int:
+        """Return a time that no time in the output is after; the clock of another host may have been ahead."""
+        if self._live is not None:
+            return live_time_ms(self._live)
+        name = self._query.name
+        markers = [marker for marker in self._own.markers.values() if marker is not None]
+        plans = [plan for _, plan in self._own.state.plans.values()]
+        return max(
+            [0]
+            + [marker.time_ms for marker in markers if marker.query == name]
+            + [plan.timestamp_ms for plan in plans if plan.query == name]
+        )
 
     def begin(self, epoch: int, partitions: int) -> TaskPlan:
         """Plan a live epoch, and report its steps each second until `commit` or `abort`."""
         plan = super().begin(epoch, partitions)
         begun = self._begun
         assert begun is not None
-        scope = replace(self._scope(begun.identity, begun.plan), live_since_ns=time.monotonic_ns())
-        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(scope))
+        # After the publisher has read its clock: the time of a step is not before a time in its rows.
+        self._live = replace(self._scope(begun.identity, begun.plan), live_since_ns=time.monotonic_ns())
+        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._live))
         self._records = 0
         self._reported = False
         self._ended = threading.Event()

@@ -107,6 +107,7 @@ def _fields(record: Record) -> Exported:
                 "step": record.step,
                 "total": record.total,
                 "next_offsets": _by_text(record.next_offsets),
+                "time": timestamp(record.time_ms) if record.time_ms else None,
             }
         case EpochParts():
             return {

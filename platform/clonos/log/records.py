@@ -101,6 +101,7 @@ class Marker(msgspec.Struct, frozen=True, tag="marker", omit_defaults=True):
     total: int = 0  # number of records of the epoch's steps up to this one
     # Topic → partition → next offset of each source partition: what was read before it is published.
     next_offsets: dict[str, dict[int, int]] = {}
+    time_ms: int = 0  # the step's time: no `clonos.now()` in its rows is later
 
 
 class LaneAssignment(msgspec.Struct, frozen=True, array_like=True):
@@ -273,8 +274,8 @@ def marker_head(marker: Marker) -> bytes:
 
 def step_head(marker: Marker) -> bytes:
     """Return a marker as a Kafka value without its fields from `records` on: `clonos.StepMarkers` appends them."""
-    whole = replace(marker, records=0, digest=b"", step=1, total=1, next_offsets={"": {}})
-    tail = {"records": 0, "digest": b"", "step": 1, "total": 1, "next_offsets": {"": {}}}
+    whole = replace(marker, records=0, digest=b"", step=1, total=1, next_offsets={"": {}}, time_ms=1)
+    tail = {"records": 0, "digest": b"", "step": 1, "total": 1, "next_offsets": {"": {}}, "time_ms": 1}
     return encode(whole).removesuffix(_encoder.encode(tail)[1:])
 
 

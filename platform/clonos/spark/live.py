@@ -36,6 +36,8 @@ class LiveWriter(EpochWriter, Protocol):
     """``StreamingQuery.runId``; set before the first epoch."""
     commit_interval_ms: int
     """Shortest pause between two steps, in milliseconds; set before the first epoch."""
+    timestamp_ms: int
+    """The time of the next epoch; set before it begins."""
 
     def take(self) -> Steps:
         """Return what was published since the last call."""

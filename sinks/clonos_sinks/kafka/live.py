@@ -50,6 +50,7 @@ class LiveLanes:
         self._ends: list[int] = []
         self.run_id = ""  # of the query; set before the first epoch
         self.commit_interval_ms = 0  # set before the first epoch
+        self.timestamp_ms = 0  # of the epoch; set before it begins
 
     @property
     def checks(self) -> Any:
@@ -83,6 +84,7 @@ class LiveLanes:
                 self._ends,
                 [step_head(lane.marker()) for lane in lanes],
                 epoch.topic_ids,
+                self.timestamp_ms,
             )
         except ProducerFailed as failure:
             raise failure.typed(f"The steps of {epoch.identity.query}", EpochFailed) from failure

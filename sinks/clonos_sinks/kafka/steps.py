@@ -38,6 +38,7 @@ class StepPublisher:
         ends: Sequence[int],
         heads: Sequence[bytes],
         topic_ids: Mapping[str, str],
+        timestamp_ms: int,
     ) -> None:
         """Begin an epoch: open producers, log partition, end of that partition and head of the markers of each lane."""
         with failures(self._spark):
@@ -48,6 +49,7 @@ class StepPublisher:
                 list(ends),
                 [bytearray(head) for head in heads],
                 dict(topic_ids),
+                timestamp_ms,
             )
 
     def drain(self) -> list[int]:

@@ -203,7 +203,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
         "marker": {
             *("query", "epoch", "lane", "input_slice", "records", "digest"),
-            *("step", "total", "next_offsets"),
+            *("step", "total", "next_offsets", "time"),
         },
         "epoch-parts": {"query", "epoch", "payloads", "records", "digest"},
         "epoch-committed": {"query", "epoch", "records", "duration_ms", "offsets"},

@@ -20,15 +20,26 @@ final class StepMarkers {
   private final List<Long> ends;
   private final List<Long> newest;
   private final List<byte[]> heads;
+  private final long beganMillis;
+  private final long beganNanos;
   private long step;
   private long total;
 
-  StepMarkers(String logTopic, List<Integer> partitions, List<? extends Number> ends, List<byte[]> heads) {
+  /** @param beganMillis the time of the epoch, at `beganNanos` of the JVM's monotonic clock */
+  StepMarkers(
+      String logTopic,
+      List<Integer> partitions,
+      List<? extends Number> ends,
+      List<byte[]> heads,
+      long beganMillis,
+      long beganNanos) {
     this.logTopic = logTopic;
     this.partitions = List.copyOf(partitions);
     this.ends = new ArrayList<>();
     ends.forEach(end -> this.ends.add(end.longValue()));
     this.heads = List.copyOf(heads);
+    this.beganMillis = beganMillis;
+    this.beganNanos = beganNanos;
     newest = new ArrayList<>(Collections.nCopies(heads.size(), -1L));
   }
 
@@ -85,6 +96,8 @@ final class StepMarkers {
         number(out, partition.getValue());
       }
     }
+    text(out, "time_ms");
+    number(out, beganMillis + (System.nanoTime() - beganNanos) / 1_000_000);
     return bytes.toByteArray();
   }
 

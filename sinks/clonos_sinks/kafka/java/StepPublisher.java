@@ -120,6 +120,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
    * @param ends the end of each lane's partition of the log, as its owner knows it
    * @param heads the markers of each lane, without the fields of a step
    * @param topicIds the ids of the topics that may have records of the steps
+   * @param beganMillis the time of the epoch now; the tasks read their clock later
    */
   public synchronized void begin(
       List<LaneProducer> lanes,
@@ -127,10 +128,12 @@ public final class StepPublisher extends LivePublisher implements Runnable {
       List<Integer> partitions,
       List<? extends Number> ends,
       List<byte[]> heads,
-      Map<String, String> topicIds) {
+      Map<String, String> topicIds,
+      long beganMillis) {
+    long beganNanos = System.nanoTime();
     check();
     producers = List.copyOf(lanes);
-    markers = new StepMarkers(logTopic, partitions, ends, heads);
+    markers = new StepMarkers(logTopic, partitions, ends, heads, beganMillis, beganNanos);
     this.topicIds = Map.copyOf(topicIds);
     next.clear();
     published = Map.of();
