@@ -47,7 +47,10 @@ _FIRST_REPORT_S: Final = 0.05  # it ends a recovery
 _STEPS_RETAINED: Final = 50_000  # whose markers are in the log, of 200 to 300 bytes each
 # Operators whose output for a record follows from that record alone, in the task that reads it.
 _OPERATORS: Final = frozenset(
-    {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "StreamingRelationV2"}
+    {
+        *("Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "StreamingRelationV2"),
+        *("MapInArrow", "MapInPandas"),
+    }
 )
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
 # Spark computes these once, when the epoch begins.
@@ -59,6 +62,8 @@ _IN_ARROW: Final = (
     PythonEvalType.SQL_SCALAR_ARROW_UDF,
     PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
     PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+    PythonEvalType.SQL_MAP_PANDAS_ITER_UDF,
 )
 _LIMITS: Final = (
     "maxoffsetspertrigger",
@@ -92,8 +97,8 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
 
 def _of_node(node: PlanNode, spark: SparkSession) -> str:
     """Return why a query with this operator cannot run live."""
-    if node.kind not in _OPERATORS:
-        return f"it has the operator {node.kind}"
+    if node.kind not in _OPERATORS or node.fields.get("isBarrier"):
+        return f"it has the operator {node.kind}{' with barrier=True' if node.kind in _OPERATORS else ''}"
     if because := _of_functions(node, spark):
         return because
     if once := next((name for name in _ONCE if mentions(node.fields, _EXPRESSIONS + name)), ""):

@@ -24,9 +24,14 @@ from pyspark.util import PythonEvalType
 from clonos.carried_errors import carry
 from clonos.causal.exact import shown
 from clonos.causal.naming import shown_name
+from clonos.causal.scope import live_epoch
 from clonos.errors import JobCodeError
+from clonos.spark.live_batches import each_batch
 
 Function = Callable[..., Any]
+
+# The functions of ``mapInArrow`` and ``mapInPandas`` → whether they return pandas objects.
+_MAPPING: Final = {PythonEvalType.SQL_MAP_ARROW_ITER_UDF: False, PythonEvalType.SQL_MAP_PANDAS_ITER_UDF: True}
 
 _HINT: Final = (
     "convert the column in the function, for example with .cast(pyarrow.int32()), or declare the type that the "
@@ -245,7 +250,10 @@ def _read_checked(pickle: Any, infile: Any, eval_type: int, *more: Any, **named:
 
     def read(serializer: Any, file: Any) -> Any:
         function, declared = _read_command(serializer, file)
-        return checked(function, declared, eval_type), declared
+        function = checked(function, declared, eval_type)
+        if eval_type in _MAPPING and live_epoch() is not None:
+            function = _as(function, each_batch(function, declared, pandas=_MAPPING[eval_type]))
+        return function, declared
 
     pyspark.worker.read_command = read
     try:

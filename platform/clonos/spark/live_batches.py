@@ -2,7 +2,8 @@
 
 A live epoch lasts minutes, and `clonos.LivePython` sends a worker the next batch when it has the results of the last
 one. A function on an iterator may ask for the next batch first. Then its input ends, as at the end of a task, and the
-next batch is the input of another call.
+next batch is the input of another call. A function that maps batches may keep rows back unseen: it is called for each
+batch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark.worker
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from clonos.causal.epoch_scope import EpochScope
@@ -27,6 +30,33 @@ _read_udfs = pyspark.worker.read_udfs
 def install() -> None:
     """Prepare the functions of this Python worker for live queries."""
     pyspark.worker.read_udfs = _read_live
+
+
+def each_batch(function: Callable[..., Any], declared: StructType, *, pandas: bool) -> Callable[..., Iterator[Any]]:
+    """Return a function for ``mapInArrow`` or ``mapInPandas`` that calls `function` for each batch.
+
+    An empty result follows the results of a batch. `declared` is the type of the rows.
+    """
+    schema = to_arrow_schema(declared, timezone="UTC")
+
+    def live(batches: Iterator[Any]) -> Iterator[Any]:
+        empty = schema.empty_table()
+        end = empty.to_pandas() if pandas else pa.RecordBatch.from_arrays([[] for _ in schema], schema=schema)
+        for batch in batches:
+            for result in function(iter((batch,))):
+                if len(result):
+                    yield _as_declared(result, schema)
+            yield end
+
+    return live
+
+
+def _as_declared(result: Any, schema: pa.Schema) -> Any:
+    """Return an Arrow result with the types of the empty ones: all results of a worker have one schema."""
+    if not isinstance(result, pa.RecordBatch):
+        return result
+    columns = [column.cast(field.type) for column, field in zip(result.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _read_live(pickle: Any, infile: Any, eval_type: int, *more: Any) -> Any:

@@ -1,15 +1,20 @@
 """A query that can run live."""
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
 
 import clonos
 
 
-@F.udf(StringType(), useArrow=True)
-def same(word):
-    """Return the word, from Python."""
+@clonos.service(timeout=5, concurrency=4)
+def echo(word):
+    """Return the word."""
     return word
+
+
+@clonos.udf("string")
+def same(word):
+    """Return the word, from a service."""
+    return echo(word)
 
 
 @clonos.job(name="live")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
 from clonos.errors import SpecError, Superseded
 from clonos.faults import STEP_POINTS
+from clonos.formats import Json
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
@@ -354,7 +356,7 @@ def test_an_answer_of_a_service_is_published_with_its_record(
         for batch in batches:
             if kept is not None:
                 yield kept
-            kept = batch
+            kept = batch.map(lambda value: f"{value} {clonos.uuid4()}")
         if kept is not None:
             yield kept
 
@@ -380,10 +382,165 @@ def test_an_answer_of_a_service_is_published_with_its_record(
     published = [value.split(" ") for _, value in copy.published()]
     assert {value: answer for value, answer, *_ in published} == {value: them[-1] for value, them in answers.items()}
     assert any(len(them) == 2 for them in answers.values()), "the records of the step that failed"
-    assert len({drawn for _, _, drawn, *_ in published}) == len(published)
+    for drawn in (2, -1):
+        assert len({words[drawn] for words in published}) == len(published)
     (restart,) = [event for event in thread.events if event["event"] == "restart"]
     assert "step-marked" in str(restart)
     assert sum(event.get("recorded_determinants", 0) for event in thread.events if event["event"] == "epoch") == 0
+
+
+@pytest.mark.turn
+def test_a_job_waits_for_the_end_of_an_outage_and_a_stop_not_for_all_that_was_read(
+    copy: Copy, live: Callable[..., DriverThread], tmp_path: Path
+) -> None:
+    fast, back = tmp_path / "fast", tmp_path / "back"
+
+    @clonos.service(name="echo", timeout=30)
+    def echo(value: str) -> str:
+        if value == "r12" and not back.exists():
+            raise ConnectionRefusedError("nobody there")
+        if not fast.exists():
+            time.sleep(0.005)
+        return value
+
+    @clonos.arrow_udf("string")
+    def echoed(values: pa.Array) -> pa.Array:
+        return pa.array(echo.map(values.to_pylist()))
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        ctx.sink(rows.withColumn("value", echoed("value")), topic=copy.out, name="out")
+
+    copy.send_numbers(9)
+    thread = live(function)
+    thread.await_(copy.is_published, "the first records are published")
+    copy.send_numbers(9)
+    thread.await_(lambda: any(event["event"] == "waiting" for event in thread.events), "the driver waits")
+    back.touch()
+    thread.await_(copy.is_published, "the job continues")
+    assert not [event for event in thread.events if event["event"] == "restart"]
+    before = len(copy.sent)
+    copy.send_numbers(4000)
+    thread.await_(lambda: len(copy.published()) > before, "some answers are published")
+    stop(thread)
+    assert len(copy.published()) < len(copy.sent)
+    fast.touch()
+    again = live(function)
+    again.await_(copy.is_published, "the next start continues")
+    stop(again)
+    assert copy.faults() == {}
+
+
+def test_what_functions_make_of_a_batch_is_published_before_the_next_batch(
+    copy: Copy, live: Callable[..., DriverThread], tmp_path: Path
+) -> None:
+    """Also by functions that keep all rows to the end of their input. Some batches make no row, others several."""
+
+    def twice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        columns = [[row[name] for row in rows for _ in range(2)] for name in ("key", "value")]
+        yield pa.RecordBatch.from_arrays([*columns, [0, 1] * len(rows)], names=["key", "value", "copy"])
+
+    @clonos.operator
+    def chosen(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for rows in list(batches):
+            yield rows[(rows["copy"] == 1) & ~rows["value"].str.startswith("x")]
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        rows = rows.mapInArrow(twice, "key binary, value string, copy long")
+        ctx.sink(rows.mapInPandas(chosen, rows.schema).select("key", "value"), topic=copy.out, name="out")
+
+    copy.send("x")
+    thread = live(function)
+    copy.send_numbers(20)
+    with faults.injecting("step-produced,lane=1:raise", tmp_path / "faults"):
+        for _ in range(4):
+            thread.await_(copy.is_published, "the records are published while the epoch lasts")
+            copy.send("x", "x")
+            copy.send_numbers(10)
+        thread.await_(copy.is_published, "the last records are published")
+    stop(thread)
+    assert copy.faults() == {}
+    assert len([event for event in thread.events if event["event"] == "restart"]) == 1
+    assert sum(event["records_in"] for event in thread.events if event["event"] == "epoch") >= len(copy.sent)
+
+
+def test_records_that_cannot_be_decoded_are_dead_letters_or_dropped(
+    kafka: KafkaSettings, copy: Copy, live: Callable[..., DriverThread], make_topic: MakeTopic
+) -> None:
+    dead = make_topic(1, "dead")
+
+    def function(ctx: JobContext) -> None:
+        value = F.col("value").cast("string")
+        broken = F.when(value == "x", "{").when(value == "xt", '{"value": "xt", "at": "2999-01-01T00:00:00Z"}')
+        good = F.to_json(F.struct(value.alias("value"), F.lit("2026-01-01T00:00:00Z").alias("at")))
+        rows = ctx.source(copy.source).withColumn("json", F.coalesce(broken, good).cast("binary"))
+        rows = rows.withColumn("short", F.when(value == "xd", "{").otherwise("{}").cast("binary"))
+        rows = ctx.decode(rows, Json(), schema="n int", column="short", into="checked", on_poison="drop")
+        rows = ctx.decode(
+            rows,
+            Json(),
+            schema="value string, at timestamp",
+            column="json",
+            on_poison="dead-letter",
+            dead_letters=dead,
+            event_time="at",
+            max_ahead="1min",
+        )
+        ctx.sink(rows.select("key", F.col("record.value").alias("value"), "poison"), topic=copy.out, name="out")
+
+    copy.send_numbers(9)
+    thread = live(function)
+    thread.await_(copy.is_published, "the first records are published")
+    copy.send("x", "xt", "xd", "xd")
+    copy.send_numbers(9)
+    thread.await_(copy.is_published, "later records are published")
+    thread.await_(lambda: len(read_committed(kafka, dead)) == 2, "the dead letters are published in the same epoch")
+    stop(thread)
+    assert copy.faults() == {}
+    epochs = [event for event in thread.events if event["event"] == "epoch"]
+    assert {event["epoch"] for event in epochs} == {0}
+    assert sum(event["dead_letters"] for event in epochs) == 2
+    assert sum(event["dropped"] for event in epochs) == 2
+
+
+def test_the_time_of_rows_does_not_go_back_with_the_clock(
+    copy: Copy, live: Callable[..., DriverThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a takeover by a host whose clock is behind."""
+
+    @clonos.udf("string")
+    def timed(value: str) -> str:
+        return f"{value} {clonos.now().timestamp()}"
+
+    def function(ctx: JobContext) -> None:
+        rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
+        ctx.sink(rows.withColumn("value", timed("value")), topic=copy.out, name="out")
+
+    def times() -> list[float]:
+        return [float(value.split(" ")[1]) for _, value in copy.published()]
+
+    def last_some_seconds() -> bool:
+        copy.send_numbers(3)
+        return copy.is_published() and max(times()) - min(times()) > 3
+
+    thread = live(function)
+    thread.await_(last_some_seconds, "the rows of one epoch have the times of their batches")
+    assert {event["epoch"] for event in thread.events if event["event"] == "epoch"} == {0}
+    stop(thread)
+    before = max(times())
+    now_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() - 3_600_000_000_000)
+    again = live(function)
+    copy.send_numbers(9)
+    again.await_(copy.is_published, "the job continues")
+    stop(again)
+    assert copy.faults() == {}
+    for key in "012":
+        of_key = [float(value.split(" ")[1]) for name, value in copy.published() if name == key]
+        assert of_key == sorted(of_key)
+    assert 0 < max(times()) - before < 1000
 
 
 def test_a_new_lineage_does_not_publish_the_steps_of_a_live_epoch_again(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from scopes import counted, recorder, replaying, task
 
@@ -18,6 +19,8 @@ import clonos
 from clonos.causal.scope import task_scope
 from clonos.causal.service import MAX_ANSWER_BYTES
 from clonos.errors import ResultNotSerialisable, ServiceError
+from clonos.formats import columns
+from clonos.formats.registry import UnknownSchema
 
 pytestmark = pytest.mark.usefixtures("fake_recorder")
 
@@ -205,3 +208,28 @@ def test_arguments_that_cannot_be_encoded_are_refused(argument: object) -> None:
         ask(argument)
     assert "plain values" in failed.value.hint
     assert calls == []
+
+
+@pytest.mark.parametrize(("live_since_ns", "times_asked"), [(0, 1), (1, 2)])
+def test_an_unknown_schema_is_asked_for_again_by_the_next_batch_of_a_live_epoch(
+    monkeypatch: pytest.MonkeyPatch, live_since_ns: int, times_asked: int
+) -> None:
+    asked: list[int] = []
+
+    class Registry:
+        registry = "http://registry"
+
+        def open(self, schemas: Callable[[int], str]) -> Callable[[bytes], str]:
+            return lambda _value: schemas(7)
+
+        def schema(self, number: int, *, serialized: bool) -> str:
+            asked.append(number)
+            raise UnknownSchema(f"{number}, {serialized}")
+
+    monkeypatch.setattr(columns, "registry_at", lambda _url: Registry())
+    monkeypatch.setattr(columns, "open_task_scope", lambda _operator: task(live_since_ns=live_since_ns))
+    decoding = columns._Decoding(Registry(), "decode")  # type: ignore[arg-type]
+    for _ in range(2):
+        assert len(decoding.decode([b"a", b"b"], pa.int64())[1]) == 2
+        decoding.flush()
+    assert len(asked) == times_asked

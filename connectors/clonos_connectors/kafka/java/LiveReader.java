@@ -152,7 +152,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     finish();
     long until = System.nanoTime() + timeoutMs * 1_000_000L;
     try {
-      while (!kept.fetched.hasNext()) {
+      while (!kept.fetched.hasNext() || publisher.isCut()) {
         long left = until - System.nanoTime();
         if (left <= 0 || publisher.isCut()) {
           return RecordStatus.newStatusWithoutArrivalTime(false);
