@@ -93,7 +93,7 @@ def test_no_verdict_follows_from_a_record_that_was_acknowledged_without_an_offse
     at: list[int | None] = [3, None]
     for value in (b"first", b"second"):
         message: Any = SimpleNamespace(partition=lambda: 1, offset=lambda: at[0])
-        producer._delivered(value, None, message)
+        producer._delivered(value, 0.0, None, message)
         at.pop(0)
     assert [(sent.partition, sent.offset, sent.value) for sent in producer._acked] == [(1, 3, b"first")]
     with pytest.raises(BrokerUnavailable, match="without an offset"):
