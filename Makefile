@@ -16,7 +16,7 @@ IN_CONTAINERS = $(PYTEST) -v --kafka container
 SUMMARY := build/tests.txt
 # Busy and idle seconds of all cores so far. `times` would miss the processes that outlive their parents, as drivers do.
 CPU := $(BIN)/python -c 'import psutil; now = psutil.cpu_times(); print(now.user + now.nice + now.system, now.idle + getattr(now, "iowait", 0))'
-# What `make test` runs, five at a time: tests wait for brokers, restarts and leases for much of their time. A suite that
+# What `make test` runs, four at a time: tests wait for brokers, restarts and leases for much of their time. A suite that
 # fails keeps no other from running. Suites that need no start-up caches begin beside their preparation; the others follow,
 # those first that take long.
 SUITES := .venv/.cached lint unit component-store component-rest chaos-second integration-first integration-second chaos-first component-api browser containers-slice contracts
@@ -72,7 +72,7 @@ test: .venv/.prepared begin-summary ## Lint and the core tests; CLONOS_TESTS=all
 	@ended=0; \
 	for suites in "$(SUITES)" "$(LAST)"; do \
 		began=$$SECONDS; \
-		$(MAKE) --no-print-directory --keep-going --jobs 5 LABEL=yes $$suites || ended=$$?; \
+		$(MAKE) --no-print-directory --keep-going --jobs 4 LABEL=yes $$suites || ended=$$?; \
 		echo "$$suites: $$((SECONDS - began)) s" >>$(SUMMARY); \
 	done; \
 	$(CPU) | paste -d ' ' build/cpu.txt - | awk '{ printf "CPU time of this machine: %.1f min busy, %.1f min idle\n", ($$3 - $$1) / 60, ($$4 - $$2) / 60 }' >>$(SUMMARY); \
