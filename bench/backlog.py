@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from bench.subjects import PARTITIONS, RunningDriver, running_driver
 from bench.throughput import preload
 from clonos.embedded.broker import EmbeddedKafka
@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000, help="of the input")
     parser.add_argument("--kills", type=int, default=3, help="of the driver, with SIGKILL")
     arguments = parser.parse_args()
+    exit_on_sigterm()
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)
         log_progress("starting a broker")

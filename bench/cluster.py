@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -29,7 +27,7 @@ from typing import Any, Final
 from bench import latency
 from bench.outages.subject import platform
 from bench.outages.takeovers import Part, measure
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from bench.spark_cluster import BenchCluster, bench_cluster
 from bench.subjects import Subject
 from bench.throughput import Rate, preload, rate
@@ -98,8 +96,7 @@ def main() -> None:
     parser.add_argument("--lanes", nargs="+", type=int, default=list(LANES), help="numbers of lanes of the part lanes")
     parser.add_argument("--kills", type=int, default=10, help="kills of each kind")
     arguments = parser.parse_args()
-    # A SIGTERM of this process also stops the cluster and the platform.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
     with tempfile.TemporaryDirectory(prefix="clonos-bench-") as folder:
         home = Path(folder)

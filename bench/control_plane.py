@@ -26,17 +26,13 @@ import httpx
 import psutil
 
 from bench.fleet import EPOCH_S
+from bench.progress import exit_on_sigterm, log_progress
 from clonos_api.store.db import schema
 from support.postgres import PostgresServer
 
 _READY_S: Final = 60
 _SAMPLE_S: Final = 1.0
 _MB: Final = 1 << 20
-
-
-def log_progress(text: str) -> None:
-    """Print progress to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -232,7 +228,7 @@ def main() -> None:
     parser.add_argument("--no-users", action="store_true", help="nobody lists, starts or stops jobs")
     parser.add_argument("--profiler", type=shlex.split, default=[], metavar="COMMAND", help="wraps the service")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the exit stops the processes started here
+    exit_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="clonos-bench-") as home:
         print(json.dumps(measure(arguments, Path(home)), indent=None if arguments.json else 2))
 

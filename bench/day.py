@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from bench.endurance import Sample, megabytes, slopes
 from bench.outages.transactions import producers, transactions
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from bench.subjects import PARTITIONS, make_topic
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
@@ -197,6 +197,7 @@ def main() -> int:
     parser.add_argument("--takeovers", type=int, default=_TAKEOVERS, help="claims by a new driver")
     parser.add_argument("--epochs", type=int, default=_EPOCHS, help="epochs after each takeover")
     arguments = parser.parse_args()
+    exit_on_sigterm()
     with (
         tempfile.TemporaryDirectory(prefix="clonos-bench-") as home,
         EmbeddedKafka(Path(home), jars=ensure_jars(Settings()), properties=_BROKER) as cluster,

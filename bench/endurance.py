@@ -17,7 +17,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from bench.outages.takeovers import ON_ITS_WAY_S, quantiles
 from bench.outages.transactions import transactions
 from bench.outages.usage import cpu_s, memory_mb
 from bench.outages.victims import killed
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from bench.subjects import make_topic
 
 _PERIOD_S: Final = 60.0
@@ -196,8 +195,7 @@ def main() -> int:
     parser.add_argument("--interval-ms", type=int, default=0, help="minimum time between the starts of two epochs")
     parser.add_argument("--keep", type=Path, help="new folder that keeps all logs")
     arguments = parser.parse_args()
-    # A SIGTERM of this process also stops the platform.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
     with contextlib.ExitStack() as stack:
         home = arguments.keep

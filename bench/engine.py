@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from bench import cost, latency, width
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from bench.subjects import SUBJECTS, Subject
 from bench.throughput import Rate, preload, rate
 from clonos.embedded.broker import EmbeddedKafka
@@ -129,6 +129,7 @@ def main() -> None:
     )
     parser.add_argument("--subjects", nargs="+", help="of all parts but overhead")
     arguments = parser.parse_args()
+    exit_on_sigterm()
     arguments.subjects = tuple(arguments.subjects or ("clonos_live", *SUBJECTS))
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)

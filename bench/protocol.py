@@ -30,7 +30,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.kafka import client_config, java_options
@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--lanes", nargs="+", type=int, default=list(_LANES), help="numbers of lanes to claim")
     parser.add_argument("--clients", action="store_true", help="compare Kafka's Java client with librdkafka, too")
     arguments = parser.parse_args()
+    exit_on_sigterm()
     with (
         tempfile.TemporaryDirectory() as home,
         EmbeddedKafka(Path(home) / "kafka", jars=ensure_jars(Settings())) as cluster,

@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import random
-import signal
 import sys
 import tempfile
 import traceback
@@ -29,7 +28,7 @@ from typing import Any, Final
 from bench.outages import cost, example, mixed, several
 from bench.outages.subject import Platform, platform
 from bench.outages.takeovers import Part, measure
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 
 PARTS: Final = (
     "standby",
@@ -56,8 +55,7 @@ _RARE_SHARE: Final = 0.1
 def main() -> int:
     """Run the benchmark and print the results; returns 1 after a violation or a part that failed."""
     arguments = _arguments()
-    # A SIGTERM of this process also stops the platform.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     if arguments.keep is None:
         with tempfile.TemporaryDirectory(prefix="clonos-bench-") as folder:
             results = _run(arguments, Path(folder))

@@ -23,7 +23,7 @@ from typing import Any, Final, get_args
 
 from bench import latency
 from bench.peers import recovery
-from bench.progress import log_progress
+from bench.progress import exit_on_sigterm, log_progress
 from bench.subjects import Subject
 from bench.throughput import preload, rate
 from clonos.embedded.broker import EmbeddedKafka
@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--subjects", nargs="+", choices=get_args(Subject), default=list(_SUBJECTS))
     arguments = parser.parse_args()
+    exit_on_sigterm()
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)
         log_progress("starting a broker")

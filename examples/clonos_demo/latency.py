@@ -11,6 +11,7 @@ from typing import Any, Self
 from clonos_demo.evidence import Published, Sent, SourcePosition, decode_sourced
 
 _BARS = "▁▂▃▄▅▆▇█"
+_PROMPT_S = 1.0
 _DECADES = 4  # of the bars: from 1 ms to 10 s
 
 
@@ -18,7 +19,8 @@ _DECADES = 4  # of the bars: from 1 ms to 10 s
 class Latencies:
     """The records of one run that were published.
 
-    The figures leave out records that were on their way during a gap: from a kill to the next driver's first record.
+    The figures leave out records that were on their way during the start or a gap, which lasts from a kill to the next
+    driver's first record; and those sent before the job has caught up: until a record takes less than a second again.
     """
 
     taken: Sequence[
@@ -36,9 +38,15 @@ class Latencies:
         return cls([(each.at, arrived[each.position] - each.at) for each in sent if each.position in arrived], gaps)
 
     def _steady(self) -> list[float]:
+        started = min((at for at, _ in self.taken), default=0.0)
+        behind = [(begin, self._caught_up(end)) for begin, end in ((started, started), *self.gaps)]
         return sorted(
-            took for at, took in self.taken if not any(at < end and at + took >= begin for begin, end in self.gaps)
+            took for at, took in self.taken if not any(at < end and at + took >= begin for begin, end in behind)
         )
+
+    def _caught_up(self, moment: float) -> float:
+        """Return when the first prompt record after a moment was sent; infinite if there is none."""
+        return min((at for at, took in self.taken if at >= moment and took < _PROMPT_S), default=math.inf)
 
     def as_json(self) -> dict[str, Any]:
         """Median and 99th percentile in milliseconds, and the number of records; without records None."""

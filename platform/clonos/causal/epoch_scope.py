@@ -36,8 +36,8 @@ class EpochScope(msgspec.Struct, frozen=True):
     claim_offsets: dict[int, int]
     params: dict[str, str]  # the job's parameters
     rehearsal: bool = False  # whether the epoch is a rehearsal, in which no user function may receive rows
-    # Of a live epoch: the machine's monotonic clock at `timestamp_ms`, in nanoseconds. It is never replayed, so nothing
-    # is recorded, and it lasts, so its time is that of the Arrow batch. 0: it is not live.
+    # The machine's monotonic clock at `timestamp_ms`, in nanoseconds; 0: the epoch is not live. A live epoch is never
+    # replayed, so nothing is recorded. It lasts minutes, so functions use the time of their Arrow batch.
     live_since_ns: int = 0
 
 

@@ -54,8 +54,8 @@ class EpochCheckpoint(Resource):
     recorded: dict[str, int] = Field(default_factory=dict)
     """Operator → determinants that it recorded, if it recorded any."""
     live: bool = False
-    """Whether it is an epoch of a live query: its figures are those until now, and its duration is that of the longest
-    step in the newest second.
+    """Whether the epoch belongs to a live query. Its figures cover the epoch so far; `duration_ms` is the longest step
+    of the newest second.
     """
     steps: int = 0
     """Number of steps in which a live epoch was published."""

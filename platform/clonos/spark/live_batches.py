@@ -43,8 +43,10 @@ def each_batch(function: Callable[..., Any], declared: StructType, *, pandas: bo
         empty = schema.empty_table()
         end = empty.to_pandas() if pandas else pa.RecordBatch.from_arrays([[] for _ in schema], schema=schema)
         for batch in batches:
-            for result in function(iter((batch,))):
-                if len(result):
+            results = function(iter((batch,)))
+            # PySpark refuses anything else than a batch, and names it in its error.
+            for result in results if hasattr(results, "__iter__") else (results,):
+                if not hasattr(result, "__len__") or len(result):
                     yield _as_declared(result, schema)
             yield end
 

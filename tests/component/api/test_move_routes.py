@@ -223,6 +223,7 @@ def test_an_upgrade_that_fails_to_warm_up_leaves_the_driver_in_place(job: Script
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
     assert "It raised." in failed["failure"]["what"]
     assert job.runs(primary) == {run: "RUNNING"}
+    assert job.fetch()["host"] == primary, "its driver stays the job's"
     assert job.fetch()["version"] == 1, "each start runs the version that worked"
     kept = job.client.get(f"/jobs/{job.name}/versions").json()["data"]
     assert [version["version"] for version in kept] == [2, 1]

@@ -117,6 +117,13 @@ def test_the_latencies_are_drawn_with_the_kills() -> None:
     assert Latencies.of(sent, arrived, []).taken == [(0.0, 1.5), (1.0, 1.5)], "the first copy of a published record"
 
 
+def test_records_that_wait_for_the_start_or_for_a_backlog_are_not_in_the_figures() -> None:
+    started = [(0.0, 9.0), (5.0, 4.1), (9.5, 0.01)]
+    backlog = [(11.0, 5.0), (15.5, 3.0), (19.0, 0.02), (20.0, 0.03)]
+    assert Latencies([*started, *backlog], [(10.0, 15.0)]).as_json() == {"p50": 20.0, "p99": 30.0, "n": 3}
+    assert Latencies(backlog[:2], [(10.0, 15.0)]).as_json() == {"p50": None, "p99": None, "n": 0}
+
+
 def test_without_a_takeover_nothing_is_compared() -> None:
     out = io.StringIO()
     with Screen(Console(file=out, width=100)) as screen:

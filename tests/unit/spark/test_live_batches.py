@@ -79,3 +79,10 @@ def test_an_empty_result_follows_those_of_each_batch_which_all_have_one_schema()
     pandas = list(each_batch(in_pandas, ROWS, pandas=True)(iter(frames)))
     assert [len(frame) for frame in pandas] == [1, 0] * 3
     assert {tuple(frame.columns) for frame in pandas} == {("word", "n")}
+
+
+@pytest.mark.parametrize("returned", [None, 7, [7]])
+def test_what_is_no_batch_reaches_the_check_of_pyspark(returned: Any) -> None:
+    batch = pa.RecordBatch.from_pydict({"word": ["a"], "n": [0]})
+    first = next(each_batch(lambda _: returned, ROWS, pandas=False)(iter([batch])))
+    assert first == (None if returned is None else 7)

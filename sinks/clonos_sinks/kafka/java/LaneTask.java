@@ -50,7 +50,9 @@ final class LaneTask implements LaneWriter.Ending {
     try (LaneProducer producer = new LaneProducer(options)) {
       producer.connect(pass.logTopic());
     }
-    ClusterAdmin.of(pass.connection()).newestProducers(List.of(lane.transactionalId()));
+    if (pass.transactional()) { // otherwise the job needs no right on a transactional id
+      ClusterAdmin.of(pass.connection()).newestProducers(List.of(lane.transactionalId()));
+    }
   }
 
   private long deliver(Spool rows) {
