@@ -77,8 +77,9 @@ class Trigger(Part):
     commit_interval_ms: Annotated[Milliseconds, Field(le=1000)] = Field(
         0, alias="commitInterval", ge=0, json_schema_extra={"default": "0s"}
     )
-    """Shortest pause between two transactions of a live query, at most a second; 0: it only follows from how long
-    they take. A longer one needs less CPU time. A record that comes after the pause does not wait.
+    """Shortest pause between two transactions of a live query, at most a second; 0: 5 ms. After more than four records
+    the pause also follows from how long transactions take. A longer one needs less CPU time. A record that comes after
+    the pause does not wait.
     """
 
     @model_validator(mode="after")

@@ -139,6 +139,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     options.put("enable.auto.commit", "false");
     options.put("auto.offset.reset", "none");
     options.put("enable.metrics.push", "false");
+    options.put("fetch.max.wait.ms", "500"); // a record ends it; an idle topic costs two fetches a second
     return new KafkaConsumer<>(options);
   }
 

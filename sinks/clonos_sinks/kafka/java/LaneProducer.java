@@ -50,6 +50,7 @@ public final class LaneProducer implements AutoCloseable {
 
   private final KafkaProducer<byte[], byte[]> producer;
   private final long timeoutNanos;
+  private final boolean lingers; // if not, Kafka's client sends records without a flush
   private final AtomicLong acknowledgedBytes;
   private final AtomicLong queuedBytes = new AtomicLong();
   private final Object room = new Object();
@@ -69,6 +70,7 @@ public final class LaneProducer implements AutoCloseable {
     properties.putAll(options);
     String timeout = options.get(TIMEOUT_MS);
     timeoutNanos = timeout == null ? Long.MAX_VALUE : TimeUnit.MILLISECONDS.toNanos(Long.parseLong(timeout));
+    lingers = !"0".equals(options.get("linger.ms"));
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
     gap = new LogGap(options);
     acknowledgedBytes = TaskProgress.acknowledgedBytes(options.getOrDefault("client.id", ""));
@@ -253,9 +255,11 @@ public final class LaneProducer implements AutoCloseable {
   }
 
   private void check(long end, Map<String, String> topicIds) throws Exception {
-    Thread flushing = new Thread(this::flushQuietly, "clonos-lane-flush"); // Kafka's call has no limit for no progress
-    flushing.setDaemon(true);
-    flushing.start();
+    if (lingers) {
+      Thread flushing = new Thread(this::flushQuietly, "clonos-lane-flush"); // Kafka's call has no limit for no progress
+      flushing.setDaemon(true);
+      flushing.start();
+    }
     try {
       awaitRoom(0);
       raise();

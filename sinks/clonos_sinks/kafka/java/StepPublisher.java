@@ -20,8 +20,9 @@ import org.apache.kafka.common.errors.InterruptException;
  * prefix of the output: a restart continues at the greatest marker, and computes nothing again. The steps use several lanes in
  * turn, because a transaction right after a commit waits at the broker until that commit is complete.
  *
- * <p>The pause after a step follows from how long steps take: the busier the broker, the fewer and larger they are. A lone
- * record neither waits nor causes a pause, unless the job asks for one.
+ * <p>A short pause follows each step: without it, the broker would have a transaction for nearly each record. After a step of
+ * more than a few records, the pause follows from how long steps take: the busier the broker, the fewer and larger they are.
+ * A record that comes after the pause does not wait.
  */
 public final class StepPublisher extends LivePublisher implements Runnable {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -30,7 +31,8 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   private static final int COMMIT_OFFSETS = 2; // a marker and the end of its transaction, in the log
   private static final int SMOOTHING = 8; // of the moving average
   private static final int PAUSE_PER_STEP = 2; // the pause, in durations of a step
-  private static final long SHORTEST_PAUSE_NANOS = 4_000_000L;
+  private static final int FEW_RECORDS = 4; // after a step of these, a longer pause adds more latency than it saves CPU time
+  private static final long PAUSE_NANOS = 5_000_000L; // after a step of a few records
   private static final long LONGEST_PAUSE_NANOS = 30_000_000L;
   private static final long LONGEST_WAIT_NANOS = 100_000_000L; // a cut ends a pause within this time
   private static final long FIRST_STEP_NANOS = 3_000_000L; // the assumed duration
@@ -70,12 +72,12 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   /**
    * @param run run id of the query
    * @param name for messages
-   * @param intervalMillis the shortest pause after any step
+   * @param intervalMillis the shortest pause after a step; 0: the default
    */
   public StepPublisher(String run, String name, int intervalMillis) {
     super(run);
     this.name = name;
-    shortestPauseNanos = intervalMillis * 1_000_000L;
+    shortestPauseNanos = intervalMillis > 0 ? intervalMillis * 1_000_000L : PAUSE_NANOS;
     thread = new Thread(this, "clonos-steps");
     thread.setDaemon(true);
     thread.start();
@@ -261,8 +263,8 @@ public final class StepPublisher extends LivePublisher implements Runnable {
         publish(step);
         endedAt = System.nanoTime();
         typical += (endedAt - began - typical) / SMOOTHING;
-        long pace = Math.max(SHORTEST_PAUSE_NANOS, Math.min(PAUSE_PER_STEP * typical, LONGEST_PAUSE_NANOS));
-        pauseNanos = Math.max(shortestPauseNanos, step.inputRecords() > 1 ? pace : 0);
+        long pace = step.inputRecords() > FEW_RECORDS ? Math.min(PAUSE_PER_STEP * typical, LONGEST_PAUSE_NANOS) : 0;
+        pauseNanos = Math.max(shortestPauseNanos, pace);
         finish(step, endedAt - began);
       }
     } catch (Throwable failed) {
