@@ -5,21 +5,26 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import psutil
 import pytest
-from drivers import JOBS, SUPERSEDED, Driver, Feeder, JobRun, Published, caught_up
+from drivers import JOBS, SUPERSEDED, Driver, Feeder, JobRun, Published, caught_up, make_topics
 from standbys import Standbys
 
 from clonos.faults import STEP_POINTS
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction
+from support.brokers.interface import KafkaCluster
+
+LIVE = {"trigger": {"mode": "live"}}
 
 
 @pytest.fixture
 def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path) -> Iterator[JobRun]:
     params = {"input": make_topic(3, "in"), "output": make_topic(2, "out")}
-    run = JobRun(kafka, name, tmp_path / "home", JOBS / "live.py", params, {"trigger": {"mode": "live"}})
+    run = JobRun(kafka, name, tmp_path / "home", JOBS / "live.py", params, LIVE)
     yield run
     run.end()
 
@@ -93,3 +98,66 @@ def test_a_live_query_survives_kills(kafka: KafkaSettings, run: JobRun, every_po
     last.stop_gracefully()
     assert Published.read(kafka, output).faults(feeder.sent) == {}
     eventually(lambda: not has_open_transaction(kafka, output), "no transaction is open", timeout_s=60)
+
+
+def workers(driver: Driver) -> list[psutil.Process]:
+    """The processes that run functions in Python; their daemon starts them."""
+    members = {process.pid: process for process in driver.members()}
+    daemons = [pid for pid, process in members.items() if "clonos.spark.daemon" in process.cmdline()]
+    return [members[pid] for pid in daemons if members[pid].ppid() in daemons]
+
+
+def published_more(run: JobRun, driver: Driver) -> None:
+    before = len(run.events_of("epoch"))
+    eventually(lambda: not driver.running or len(run.events_of("epoch")) > before, "the job continues", timeout_s=120)
+    assert driver.running, driver.tail()
+
+
+@pytest.mark.full
+@pytest.mark.chaos(
+    fault="SIGKILL; SIGKILL, restart; SIGSTOP beyond the transaction timeout",
+    target="Python worker; the only broker; driver",
+    topology="clonos run, live, 1 broker",
+)
+@pytest.mark.timeout(3000)
+def test_a_live_driver_survives_lost_workers_brokers_and_transactions(
+    start_cluster: Callable[[int], AbstractContextManager[KafkaCluster]], name: str, tmp_path: Path
+) -> None:
+    """One driver survives all of them, and its query continues at the newest marker."""
+    points = [f"{point},lane={number % 3}" for number, point in enumerate(STEP_POINTS)]
+    with start_cluster(1) as cluster:
+        topics = make_topics(cluster.kafka, input=3, output=2)
+        run = JobRun(cluster.kafka, name, tmp_path / "home", JOBS / "live.py", {**topics, "python": "true"}, LIVE)
+        try:
+            with Feeder(cluster.kafka, topics["input"], 3, every_s=0.01) as feeder:
+                driver = run.start(";".join(f"{point}:hold" for point in points))
+                while points:
+                    point = eventually(
+                        lambda: next(filter(driver.triggered, points), ""), f"one of {points}", timeout_s=120
+                    )
+                    points.remove(point)
+                    cluster.kill(0)
+                    driver.release(point)  # its requests reach a killed broker
+                    cluster.restart(0)
+                for _ in range(3):
+                    published_more(run, driver)
+                    killed = eventually(lambda: workers(driver), "a worker runs", timeout_s=60)
+                    for worker in killed:
+                        worker.kill()
+                published_more(run, driver)
+                driver.stop_gracefully()
+                stopped = "step-produced,lane=1"
+                driver = run.start(f"{stopped}:stop")
+                driver.await_fault(stopped)
+                eventually(
+                    lambda: not has_open_transaction(cluster.kafka, topics["output"]),
+                    "the broker aborts the transaction",
+                    timeout_s=60,
+                )
+                driver.resume()
+                published_more(run, driver)
+            eventually(lambda: caught_up(run, topics["output"], feeder.sent), "the output is complete", timeout_s=90)
+            driver.stop_gracefully()
+            assert Published.read(cluster.kafka, topics["output"]).faults(feeder.sent) == {}
+        finally:
+            run.end()

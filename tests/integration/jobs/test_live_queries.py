@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -45,6 +46,7 @@ class Copy:
         self._kafka = kafka
         self._producer = Producer(client_config(kafka, linger_ms=0))
         self.sent: list[str] = []
+        self.partitions = 3
         source, out = self.source, self.out
 
         def function(ctx: JobContext) -> None:
@@ -56,13 +58,19 @@ class Copy:
     def send(self, *values: str) -> None:
         for value in values:
             # By key, so that the order of a partition can be read from the output.
-            partition = len(self.sent) % 3
+            partition = len(self.sent) % self.partitions
             self._producer.produce(self.source, value, key=str(partition), partition=partition)
             self.sent.append(value)
         assert self._producer.flush(30) == 0
 
     def send_numbers(self, count: int) -> None:
         self.send(*(f"r{len(self.sent) + number}" for number in range(count)))
+
+    def add_partitions(self) -> None:
+        self.partitions += 2
+        admin = AdminClient(client_config(self._kafka))
+        admin.create_partitions([NewPartitions(self.source, self.partitions)])[self.source].result(60)
+        self._producer = Producer(client_config(self._kafka, linger_ms=0))  # it asks for the topic's partitions
 
     def published(self) -> list[tuple[str, str]]:
         records = read_committed(self._kafka, self.out)
@@ -144,6 +152,21 @@ def test_records_are_published_while_their_epoch_lasts(
     state = known_control(kafka, name)
     assert state is not None
     assert state.committed["out"] == 1
+
+
+@pytest.mark.turn
+def test_partitions_that_are_added_are_read_before_the_time_of_the_epoch_is_over(
+    copy: Copy, live: Callable[..., DriverThread]
+) -> None:
+    copy.send_numbers(3)
+    thread = live(copy.function)
+    thread.await_(copy.is_published, "the first records are published")
+    copy.add_partitions()
+    copy.send_numbers(10)
+    thread.await_(copy.is_published, "the records of all partitions are published")
+    stop(thread)
+    assert copy.faults() == {}
+    assert {event["epoch"] for event in thread.events if event["event"] == "epoch"} == {0, 1}
 
 
 def test_the_commit_interval_is_the_shortest_pause_between_two_steps(

@@ -36,6 +36,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private static final long LONGEST_POLL_NANOS = 100_000_000L; // a cut is noticed within this time
   private static final long LONGEST_GAP_NANOS = 1_000_000_000L;
   private static final int EXPECTED_RECORDS = 3; // if it expects these in a pause of the publisher, a fetch waits
+  private static final long COUNTED_NANOS = 1_000_000_000L; // partitions are counted this often
   private static final int SMOOTHING = 8; // of the moving average
 
   /** Consumers between two epochs. */
@@ -100,6 +101,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     Iterator<ConsumerRecord<byte[], byte[]>> fetched = Collections.emptyIterator();
     long fetchedAt;
     long gapNanos = LONGEST_GAP_NANOS; // between two records: moving average
+    final Map<String, Integer> partitions = new HashMap<>(); // the number of each topic
+    long countedAt = System.nanoTime() - COUNTED_NANOS;
 
     Kept(KafkaConsumer<byte[], byte[]> consumer) {
       this.consumer = consumer;
@@ -129,6 +132,21 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       }
       fetched = records.iterator();
     }
+
+    /** Whether a topic has more partitions than before. The client's metadata says so, at no cost of a request. */
+    boolean hasGrown() {
+      if (System.nanoTime() - countedAt < COUNTED_NANOS) {
+        return false;
+      }
+      countedAt = System.nanoTime();
+      boolean grown = false;
+      for (TopicPartition read : consumer.assignment()) {
+        int count = consumer.partitionsFor(read.topic()).size();
+        Integer before = partitions.put(read.topic(), count);
+        grown |= before != null && count > before;
+      }
+      return grown;
+    }
   }
 
   private KafkaConsumer<byte[], byte[]> open() {
@@ -139,6 +157,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     options.put("enable.auto.commit", "false");
     options.put("auto.offset.reset", "none");
     options.put("enable.metrics.push", "false");
+    options.putIfAbsent("metadata.max.age.ms", "10000"); // new partitions are noticed within this time
     options.put("fetch.max.wait.ms", "500"); // a record ends it; an idle topic costs two fetches a second
     return new KafkaConsumer<>(options);
   }
@@ -169,6 +188,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         }
         kept.fetch(Math.min(left, LONGEST_POLL_NANOS));
         topics.forEach(TopicIds.Reading::check);
+        if (kept.hasGrown()) {
+          publisher.cut(); // the next epoch reads the new partitions
+        }
       }
     } catch (RuntimeException failure) {
       failed = true;

@@ -34,6 +34,9 @@ public abstract class LivePublisher implements AutoCloseable {
   /** Takes the rows that a task has computed from records, and the next offsets after these records. */
   abstract void add(LiveRows computed, List<LiveRows.Finished> finished);
 
+  /** Ends the reading of the epoch's tasks. Any thread may call this. */
+  public abstract void cut();
+
   /** Whether the epoch's tasks must end; fails if rows could not be published. */
   abstract boolean isCut();
 

@@ -181,7 +181,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
     computed.clear();
   }
 
-  /** Ends the reading of the epoch's tasks. Any thread may call this. */
+  @Override
   public void cut() {
     cut = true;
   }
