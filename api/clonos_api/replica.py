@@ -30,6 +30,7 @@ from clonos_api.settings import ApiSettings
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.numbers import skip_lost_numbers
+from clonos_api.store.hosts import Liveness
 from clonos_api.streams.feed import EventFeed, LogWatch, retry_until_available
 from clonos_api.streams.open_requests import OpenRequest, OpenRequests
 from clonos_api.streams.push_interval import PushInterval
@@ -43,6 +44,17 @@ _SIGN_INS_BURST: Final = 30
 
 # Concurrent pushes of agents; heartbeats need the other connections (`Database.transaction`).
 _PUSHES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedHeartbeat:
+    """The newest heartbeat of a host, if it reported nothing new."""
+
+    identity: tuple[object, ...]  # an equal request is accepted too
+    instance: str  # of the agent
+    lives: Liveness
+    working: int  # number of drivers
+    runs: int | None  # `Beaten.runs`
 
 
 @dataclass
@@ -63,6 +75,7 @@ class Replica:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # metrics of this process
     inspector: Inspector = field(default_factory=Inspector)  # analyses uploaded code
     streams: Counter[str | None] = field(default_factory=Counter)  # token → number of its open event streams
+    heartbeats: dict[str, AcceptedHeartbeat] = field(default_factory=dict)  # by host
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
     schema_trouble: str = ""  # reason why the database's tables cannot be used; empty if they can
     health_check: asyncio.Task[tuple[str, bool, bool]] | None = None  # of the database, for all requests of one moment

@@ -138,12 +138,12 @@ class Term:
         self._check_availability()
         self._has_new_driver = False
         valid = self._heartbeats_valid
+        signs = await quiet.read(self.database)
+        if self._is_quiet(signs):
+            self._answered()
+            return False
+        self._quiet = None
         async with self.database.reading(origin=Origin.LEADER) as session:
-            signs = await quiet.read(session)
-            if self._is_quiet(signs):
-                self._answered()
-                return False
-            self._quiet = None
             snapshot = await load(session, heartbeats_valid=valid)
             pending = await ending.read(session)
         self._answered()

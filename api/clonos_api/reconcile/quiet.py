@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import case, func, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import case, func, or_, select
 
 from clonos.resources.hosts import HostState
 from clonos_api.reconcile.facts import StandbyDemand
 from clonos_api.reconcile.load import MISSING, JobCase
 from clonos_api.store.db.clock import clock, seconds_between
+from clonos_api.store.db.database import Database, Origin
+from clonos_api.store.db.swap import versions
 from clonos_api.store.tables import ClusterRow, EventRow, HostRow, JobRow, OperationRow, RunRow, StandbyRow, table_of
 
 # A whole round follows after this time at the latest: the capacity of a host has no version.
 WHOLE_ROUND_S: Final = 5.0
-_ROW: Final = 1 << 20  # counts a row beside its version, so that a removed row shows too
 _VERSIONED: Final = [table_of(rows) for rows in (HostRow, JobRow, RunRow, StandbyRow, OperationRow, ClusterRow)]
 _HOST: Final = table_of(HostRow).c
-_IS_ALIVE: Final = _HOST.state.in_((HostState.READY, HostState.DRAINING))
+_IS_ALIVE: Final = or_(_HOST.state == HostState.READY, _HOST.state == HostState.DRAINING)
 _LEASE_S: Final = case((_IS_ALIVE, seconds_between(clock(), _HOST.lease_until)))
 _SILENCE_S: Final = seconds_between(clock(), _HOST.heartbeat_at) + MISSING * _HOST.heartbeat_interval_s
 _SIGNS: Final = select(
@@ -32,7 +32,7 @@ _SIGNS: Final = select(
     func.min(_LEASE_S),
     func.max(_LEASE_S),
     select(func.max(table_of(EventRow).c.seq)).scalar_subquery(),
-    *(select(func.sum(table.c.row_version + _ROW)).scalar_subquery() for table in _VERSIONED),
+    *(select(versions(table)).scalar_subquery() for table in _VERSIONED),
 )
 
 
@@ -46,9 +46,10 @@ class Signs:
     versions: tuple[int | None, ...]  # the newest event, and sums of the versions of rows
 
 
-async def read(session: AsyncSession) -> Signs:
+async def read(database: Database) -> Signs:
     """Read the signs, before the rows that a round works on."""
-    unresponsive_in_s, lost_in_s, longest_lease_s, *versions = (await session.execute(_SIGNS)).one()
+    [row] = await database.execute(_SIGNS, origin=Origin.LEADER)
+    unresponsive_in_s, lost_in_s, longest_lease_s, *versions = row
     return Signs(unresponsive_in_s, lost_in_s, longest_lease_s, tuple(versions))
 
 

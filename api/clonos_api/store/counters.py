@@ -25,7 +25,7 @@ async def add(session: AsyncSession, sums: Mapping[str, Mapping[str, int]]) -> N
 
 async def reach(session: AsyncSession, job: str, name: str, value: int) -> None:
     """Raise a counter of a job to `value`, unless it is larger."""
-    statement = upsert(session, CounterRow).values(job=job, name=name, value=value)
+    statement = upsert(session.get_bind().dialect.name, CounterRow).values(job=job, name=name, value=value)
     largest = func.greatest if session.get_bind().dialect.name == "postgresql" else func.max
     highest = largest(CounterRow.value, statement.excluded.value)
     await session.execute(statement.on_conflict_do_update(index_elements=["job", "name"], set_={"value": highest}))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Executable, bindparam, case, func, select, update
+from sqlalchemy import bindparam, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
@@ -20,9 +19,10 @@ from clonos.resources.hosts import HostRegister, HostState
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.commit_hooks import before_commit
+from clonos_api.store.db.database import Database, Origin
 from clonos_api.store.db.notifier import notify
 from clonos_api.store.db.rows import insert_new, new_id, require_row
-from clonos_api.store.db.swap import swap
+from clonos_api.store.db.swap import swap, versions
 from clonos_api.store.lease import AHEAD_S
 from clonos_api.store.tables import HostRow, RunRow, table_of
 
@@ -33,6 +33,20 @@ _BUMPED: Final = "clonos.bumped"
 _BUMP_FIRST: Final = 5
 # Statements of each round and each push: building one takes as long as its execution.
 _EVERY: Final = select(HostRow).where(HostRow.state != HostState.REMOVED).order_by(HostRow.name)
+_HOSTS, _RUNS = table_of(HostRow), table_of(RunRow)
+_OPEN_RUNS: Final = select(versions(_RUNS)).where(_RUNS.c.host == bindparam("of_host"), _RUNS.c.ended_at.is_(None))
+_BEAT: Final = (
+    update(_HOSTS)
+    .where(_HOSTS.c.id == bindparam("of_host"), _HOSTS.c.instance == bindparam("of_instance"))
+    .where(or_(*(_HOSTS.c.state == state for state in _ALIVE)))
+    .values(
+        heartbeat_at=clock(),
+        lease_until=clock(bindparam("lease_s")),
+        heartbeat_interval_s=bindparam("interval_s"),
+        pool_available=bindparam("available"),
+    )
+    .returning(_HOSTS.c.revision, _HOSTS.c.state, _OPEN_RUNS.scalar_subquery())
+)
 _LOADS: Final = select(RunRow.host, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.host)
 _NAMED: Final = (
     select(HostRow)
@@ -149,32 +163,28 @@ async def heartbeat(session: AsyncSession, host: str, instance: str, liveness: L
     return row
 
 
-async def unchanged(session: AsyncSession, host: str, instance: str, liveness: Liveness) -> tuple[int, bool] | None:
-    """Apply a heartbeat that changes no run: extend the lease of a READY or DRAINING host with one statement.
+class Beaten(NamedTuple):
+    """What the row of a host has after a heartbeat."""
 
-    Returns the host's work revision, and whether the host drains. None if the host has another state or another agent:
-    then `heartbeat` has to handle the request.
+    revision: int  # work revision
+    state: str  # a `HostState`
+    runs: int | None  # another value after each change of a run that has not ended
+
+
+async def beat(database: Database, host: str, instance: str, liveness: Liveness) -> Beaten | None:
+    """Extend the lease of a READY or DRAINING host with one statement; a measurement of the host is not stored.
+
+    None if the host has another state or another agent: then `heartbeat` has to handle the request.
     """
-    values = {"of_host": host, "of_instance": instance, "lease_s": liveness.lease_s, "capacity": liveness.capacity}
-    values |= {"heartbeat_interval_s": liveness.heartbeat_interval_s, "pool_available": liveness.pool_available}
-    if liveness.capacity is None:
-        del values["capacity"]
-    row = (await session.execute(_beat(measured=liveness.capacity is not None), values)).one_or_none()
-    return None if row is None else (row.revision, row.state == HostState.DRAINING)
-
-
-@cache
-def _beat(*, measured: bool) -> Executable:
-    hosts = table_of(HostRow)
-    names = ("heartbeat_interval_s", "pool_available", *(["capacity"] if measured else []))
-    values = {name: bindparam(name, type_=hosts.c[name].type) for name in names}
-    return (
-        update(hosts)
-        .where(hosts.c.id == bindparam("of_host"), hosts.c.instance == bindparam("of_instance"))
-        .where(hosts.c.state.in_(_ALIVE))
-        .values(heartbeat_at=clock(), lease_until=clock(bindparam("lease_s")), **values)
-        .returning(hosts.c.revision, hosts.c.state)
-    )
+    values = {
+        "of_host": host,
+        "of_instance": instance,
+        "lease_s": liveness.lease_s,
+        "interval_s": liveness.heartbeat_interval_s,
+        "available": liveness.pool_available,
+    }
+    rows = await database.execute(_BEAT, values, origin=Origin.AGENT)
+    return Beaten(*rows[0]) if rows else None
 
 
 async def check(session: AsyncSession, host: str, instance: str) -> HostRow:

@@ -358,7 +358,7 @@ async def versions(session: AsyncSession, job: str, window: Window = FIRST) -> P
 
 async def _take_name(session: AsyncSession, job: JobRow, any_name: bool) -> None:
     """Assign a name to its owner, even after the job is deleted: the name identifies its checkpoint and causal log."""
-    statement = upsert(session, JobNameRow).values(name=job.name, subject=job.created_by)
+    statement = upsert(session.get_bind().dialect.name, JobNameRow).values(name=job.name, subject=job.created_by)
     statement = statement.on_conflict_do_update(
         index_elements=[JobNameRow.name],
         set_={"subject": job.created_by},

@@ -16,10 +16,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Final
 
-from sqlalchemy import Executable, Row, and_, bindparam, case, or_, select, text, update
+from sqlalchemy import Row, and_, bindparam, case, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
@@ -34,19 +33,33 @@ TTL_S: Final = 2.0
 RENEW_S: Final = 0.5
 MARGIN_S: Final = 0.5
 AHEAD_S: Final = 1.0  # a lease that ends this much later than it can is from before the clock was set back
+_LEASE: Final = table_of(LeaseRow)
+_RENEWAL: Final = (
+    update(_LEASE)
+    .where(
+        _LEASE.c.name == NAME,
+        _LEASE.c.holder == bindparam("of_holder"),
+        _LEASE.c.fencing_token == bindparam("of_token"),
+        _LEASE.c.expires_at > clock(),
+    )
+    .values(expires_at=clock(bindparam("ttl_s")))
+    .returning(_LEASE.c.fencing_token)
+)
 _CHECK_POSITION: Final = 10
 # Maximum time for which a leader that is stopped between its last check and its commit delays its successor.
 _IDLE_MS: Final = 1000
 
 
-async def acquire(session: AsyncSession, holder: str, *, ttl_s: float = TTL_S) -> int | None:
+async def acquire(database: Database, holder: str, *, ttl_s: float = TTL_S) -> int | None:
     """Acquire the leader's lease if it is free or expired, or extend it if `holder` has it; return the fencing
     token, None if another holder has the lease.
 
     No lease lasts longer than `ttl_s`. One that ends later was written before the database's clock was set back, and is
     shortened: if its holder does not renew it, it is free after `ttl_s`.
     """
-    statement = upsert(session, LeaseRow).values(name=NAME, holder=holder, fencing_token=1, expires_at=clock(ttl_s))
+    statement = upsert(database.dialect, LeaseRow).values(
+        name=NAME, holder=holder, fencing_token=1, expires_at=clock(ttl_s)
+    )
     valid = LeaseRow.expires_at > clock()
     own = LeaseRow.holder == holder
     ahead = and_(LeaseRow.expires_at > clock(ttl_s + AHEAD_S), ~own)
@@ -60,30 +73,14 @@ async def acquire(session: AsyncSession, holder: str, *, ttl_s: float = TTL_S) -
         },
         where=or_(own, ~valid, ahead),
     ).returning(LeaseRow.holder, LeaseRow.fencing_token)
-    row = (await session.execute(statement)).one_or_none()
-    return row.fencing_token if row is not None and row.holder == holder else None
+    rows = await database.execute(statement, origin=Origin.LEASE)
+    return next((token for owner, token in rows if owner == holder), None)
 
 
-async def renew(session: AsyncSession, holder: str, fencing_token: int, *, ttl_s: float = TTL_S) -> bool:
+async def renew(database: Database, holder: str, fencing_token: int, *, ttl_s: float = TTL_S) -> bool:
     """Extend the leader's lease by `ttl_s` seconds; False if it has expired or another holder has it."""
-    owned = {"of_holder": holder, "of_token": fencing_token}
-    return (await session.execute(_renewal(ttl_s), owned)).scalar_one_or_none() is not None
-
-
-@cache
-def _renewal(ttl_s: float) -> Executable:
-    lease = table_of(LeaseRow).c
-    return (
-        update(table_of(LeaseRow))
-        .where(
-            lease.name == NAME,
-            lease.holder == bindparam("of_holder"),
-            lease.fencing_token == bindparam("of_token"),
-            lease.expires_at > clock(),
-        )
-        .values(expires_at=clock(ttl_s))
-        .returning(lease.fencing_token)
-    )
+    values = {"of_holder": holder, "of_token": fencing_token, "ttl_s": ttl_s}
+    return bool(await database.execute(_RENEWAL, values, origin=Origin.LEASE))
 
 
 async def release(session: AsyncSession, holder: str, fencing_token: int) -> None:
@@ -191,13 +188,10 @@ class Leader:
         fencing_token: int | None = None
         # The timeout ends before the lease does: a request without a response must not outlast it.
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
-            async with (
-                asyncio.timeout(self._ttl_s - MARGIN_S),
-                self._database.statements(origin=Origin.LEASE) as session,
-            ):
+            async with asyncio.timeout(self._ttl_s - MARGIN_S):
                 if self._fencing_token is None:
-                    fencing_token = await acquire(session, self._holder, ttl_s=self._ttl_s)
-                elif await renew(session, self._holder, self._fencing_token, ttl_s=self._ttl_s):
+                    fencing_token = await acquire(self._database, self._holder, ttl_s=self._ttl_s)
+                elif await renew(self._database, self._holder, self._fencing_token, ttl_s=self._ttl_s):
                     fencing_token = self._fencing_token
             if fencing_token is not None:
                 self._until = before + self._ttl_s - MARGIN_S

@@ -10,9 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.event_types import sentence_of
 from clonos.testing.harness import eventually
+from clonos_api.store import hosts, runs
 from clonos_api.store.db.database import Origin
 from support.busy import slowdown
 from support.scripted import ScriptedAgent, create
@@ -188,6 +190,70 @@ def test_a_newer_process_replaces_an_agent(api: Served, agent: ScriptedAgent) ->
     refused = agent.client.post(f"/hosts/{agent.id}/heartbeat", json={"instance": agent.instance, "runs": []})
     assert refused.status_code == 409
     assert refused.json()["type"].endswith("/agent-replaced")
+
+
+def test_a_repeated_heartbeat_keeps_the_host_alive_and_reads_no_run(
+    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(admin, name)
+    report = {"run": place(name, agent.name), "state": "RUNNING", "driver_state": "RUNNING", "attempts": 1}
+    answers = [agent.heartbeat(report) for _ in range(3)]
+    before = admin.get(f"/hosts/{agent.id}").json()["heartbeat_at"]
+    monkeypatch.setattr(runs, "news", None)
+    assert agent.heartbeat(report) == answers[-1]
+    assert admin.get(f"/hosts/{agent.id}").json()["heartbeat_at"] > before
+
+
+def test_a_repeated_heartbeat_notices_what_others_changed(
+    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place, write: Callable[..., object]
+) -> None:
+    create(admin, name)
+    run = place(name, agent.name)
+    report = {"run": run, "state": "RUNNING", "driver_state": "RUNNING", "attempts": 1}
+
+    async def lose(session: AsyncSession) -> None:
+        await runs.lose(session, await runs.get(session, run))
+
+    async def give_work(session: AsyncSession) -> None:
+        hosts.bump(session, agent.id)
+
+    known = [agent.heartbeat(report) for _ in range(3)][-1]
+    write(lose)
+    agent.heartbeat(report)
+    assert [each["state"] for each in admin.get(f"/jobs/{name}/runs").json()["data"]] == ["RUNNING"]
+    write(give_work)
+    assert agent.heartbeat(report)["revision"] > known["revision"]
+    assert admin.post(f"/hosts/{agent.name}/drain").json()["state"] == "DRAINING"
+    assert agent.heartbeat(report)["drain"]
+
+
+def test_a_heartbeat_that_repeats_an_accepted_one_has_the_same_rights(
+    api: Served, admin: httpx.Client, agent: ScriptedAgent, name: str
+) -> None:
+    path, body = f"/hosts/{agent.id}/heartbeat", {"instance": agent.instance, "runs": []}
+
+    def accepted() -> None:
+        assert [agent.client.post(path, json=body).status_code for _ in range(3)] == [200] * 3
+
+    accepted()
+    assert admin.post(path, json=body).status_code == 403
+    with ScriptedAgent(api, f"other-{name}") as other:
+        accepted()
+        assert other.client.post(path, json=body).status_code == 403
+    accepted()
+    assert agent.client.post(path, json=body, params={"x": 1}).status_code == 422
+    accepted()
+    with ScriptedAgent(api, agent.name) as newer:
+        newer.register()
+        assert agent.client.post(path, json=body).status_code == 409
+    agent.register()
+    accepted()
+    assert admin.delete(f"/hosts/{agent.name}").status_code == 204
+    assert agent.client.post(path, json=body).status_code == 410
+    agent.register()
+    accepted()
+    assert admin.delete(f"/tokens/{agent.token}").status_code == 204
+    eventually(lambda: agent.client.post(path, json=body).status_code == 401, "its token is revoked")
 
 
 def test_a_process_that_takes_the_place_of_a_live_agent_leaves_a_trace(

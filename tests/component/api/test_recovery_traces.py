@@ -34,8 +34,8 @@ def test_only_the_leader_traces_a_recovery(tmp_path: Path, leads: str, traced: i
         works = [asyncio.create_task(work) for work in (database.watch_commits(), feed.run())]
         try:
             await feed.started()
+            assert await lease.acquire(database, f"{leads}:1:2", ttl_s=60.0) == 1
             async with database.transaction() as session:
-                assert await lease.acquire(session, f"{leads}:1:2", ttl_s=60.0) == 1
                 job = await job_row(session, "orders")
                 noticed = NOW + timedelta(milliseconds=40)
                 failed = {"cause": "crash", "failed_generation": 1, "from_host": "host-1"}

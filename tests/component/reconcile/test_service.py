@@ -39,8 +39,7 @@ async def taken(database: Database, holder: str) -> int:
     """Returns the fencing token, once the lease is free: its holder needs a moment to release it."""
 
     async def free() -> int | None:
-        async with database.transaction() as session:
-            return await lease.acquire(session, holder, ttl_s=60)
+        return await lease.acquire(database, holder, ttl_s=60)
 
     token: int = await eventually(free, "the lease is free")
     return token
@@ -613,7 +612,7 @@ async def test_a_stale_leader_writes_nothing(database: Database, placing: Placin
         stale = await taken(database, "old")
         async with database.transaction() as session:
             await lease.release(session, "old", stale)
-            assert await lease.acquire(session, "new", ttl_s=60) == stale + 1
+        assert await lease.acquire(database, "new", ttl_s=60) == stale + 1
         leader = lease.Leader(database, "old")
         leader._fencing_token, leader._until = stale, float("inf")
         term = loop.Term(database, placing, leader, stale)
@@ -715,7 +714,7 @@ async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(databa
         stale = await taken(database, "old")
         async with database.transaction() as session:
             await lease.release(session, "old", stale)
-            assert await lease.acquire(session, "new", ttl_s=60) == stale + 1
+        assert await lease.acquire(database, "new", ttl_s=60) == stale + 1
         leader = lease.Leader(database, "old")
         leader._fencing_token, leader._until = stale, float("inf")
         assert await loop.Term(database, placing, leader, stale).round()

@@ -73,8 +73,7 @@ async def test_a_heartbeat_without_a_measurement_keeps_the_last_one(database: Da
         assert views.host(agent, 0).capacity is None
         measured = hosts.Liveness(3, capacity=capacity)
         await hosts.heartbeat(session, agent.id, agent.instance, measured)
-    async with database.transaction() as session:
-        assert await hosts.unchanged(session, agent.id, agent.instance, hosts.Liveness(3))
+    assert await hosts.beat(database, agent.id, agent.instance, hosts.Liveness(3))
     async with database.reading() as session:
         row = await session.get_one(HostRow, agent.id)
         assert views.host(row, 0).capacity == capacity

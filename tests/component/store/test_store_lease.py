@@ -37,26 +37,24 @@ async def free(database: Database) -> None:
 
 
 async def take(database: Database, holder: str, ttl_s: float = 60) -> int | None:
-    async with database.transaction() as session:
-        return await lease.acquire(session, holder, ttl_s=ttl_s)
+    return await lease.acquire(database, holder, ttl_s=ttl_s)
 
 
 async def test_the_fencing_token_grows_with_each_holder(database: Database) -> None:
     assert await take(database, "a") == 1
     assert await take(database, "b") is None
     assert await take(database, "a") == 1, "it has it"
+    assert await lease.renew(database, "a", 1)
+    assert not await lease.renew(database, "b", 1)
+    assert not await lease.renew(database, "a", 2)
     async with database.transaction() as session:
-        assert await lease.renew(session, "a", 1)
-        assert not await lease.renew(session, "b", 1)
-        assert not await lease.renew(session, "a", 2)
         await lease.release(session, "b", 1)
     assert await take(database, "b") is None
     async with database.transaction() as session:
         await lease.release(session, "a", 1)
-        assert not await lease.renew(session, "a", 1)
+    assert not await lease.renew(database, "a", 1)
     assert await take(database, "b", ttl_s=-1) == 2
-    async with database.transaction() as session:
-        assert not await lease.renew(session, "b", 2), "it is over"
+    assert not await lease.renew(database, "b", 2), "it is over"
     assert await take(database, "b") == 3, "a new token fences the writes of the old lease"
 
 
@@ -231,8 +229,7 @@ async def test_a_lease_from_before_the_clock_was_set_back_ends(database: Databas
         assert row.holder == "a"
         assert (row.expires_at - await now(session)).total_seconds() <= 2
         assert not await lookups.leaderless(session)
-    async with database.transaction() as session:
-        assert await lease.renew(session, "a", 1, ttl_s=2), "a holder that lives keeps it"
+    assert await lease.renew(database, "a", 1, ttl_s=2), "a holder that lives keeps it"
     await ends_in(database, -0.1)
     assert await take(database, "b", ttl_s=2) == 2
 

@@ -8,13 +8,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiosqlite
 import pytest
 from sqlalchemy import text
 
-from clonos.errors import DatabaseUnavailable
+from clonos.errors import DatabaseUnavailable, StateConflict
 from clonos_api.store import events
 from clonos_api.store.db import schema
 from clonos_api.store.db.commit_hooks import wait_for_disk
@@ -300,6 +301,34 @@ async def test_a_prompt_connection_changes_threads_only_for_what_may_wait(tmp_pa
         "BEGIN": True,
         "ROLLBACK": True,
     }
+
+
+@pytest.mark.parametrize("of_this_process", [True, False])
+async def test_a_single_statement_waits_for_another_writer_and_reads_beside_it(
+    own_database: Database, tmp_path: Path, of_this_process: bool
+) -> None:
+    insert, count = text("INSERT INTO t VALUES (:x) RETURNING x"), text("SELECT count(*) FROM t")
+    assert await own_database.execute(insert, {"x": 1}, origin=Origin.AGENT) == [(1,)]
+    async with AsyncExitStack() as stack:
+        if of_this_process:
+            await stack.enter_async_context(own_database.transaction())
+        else:
+            other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+            stack.callback(other.close)
+            other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(own_database.execute(insert, {"x": 2}, origin=Origin.AGENT))
+        assert await own_database.execute(count, origin=Origin.LEADER) == [(1,)]
+        assert not writing.done()
+    assert await writing == [(2,)]
+    assert await own_database.execute(count, origin=Origin.LEADER) == [(2,)]
+
+
+async def test_a_single_statement_that_fails_has_an_error_of_the_store(own_database: Database) -> None:
+    async with own_database.transaction() as session:
+        await session.execute(text("CREATE TABLE parent (id INTEGER PRIMARY KEY)"))
+        await session.execute(text("CREATE TABLE child (parent INTEGER REFERENCES parent)"))
+    with pytest.raises(StateConflict):
+        await own_database.execute(text("INSERT INTO child VALUES (1)"), origin=Origin.AGENT)
 
 
 async def test_a_prompt_connection_keeps_the_order_after_a_cancelled_wait(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import select
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import event, func, literal, text, union_all
+from sqlalchemy import Executable, event, func, literal, text, union_all
 from sqlalchemy import select as select_rows
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
@@ -39,7 +39,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from clonos.errors import DatabaseUnavailable, SpecError, StateConflict
 from clonos_api.store.db import commit_hooks
 from clonos_api.store.db.notifier import EVENTS, Notifier, has_notifications
-from clonos_api.store.db.sqlite import Connections, Disk
+from clonos_api.store.db.sqlite import Connections, Disk, Statements
 from clonos_api.store.tables import EventRow, HostRow, table_of
 
 _CONNECT_S: Final = 2  # the smallest value that psycopg accepts
@@ -119,6 +119,7 @@ class Database:
         self._wait_s = wait_s
         self._connections = Connections()
         self._disk: Disk | None = None  # of SQLite
+        self._statements = Statements(Path(self.url.database or ""))  # of SQLite
         if self.url.drivername == "sqlite+aiosqlite":
             self._engine = _sqlite_engine(self.url, pool_size, wait_s, self._connections)
             self._disk = Disk(Path(self.url.database or ""))
@@ -258,15 +259,23 @@ class Database:
         async with self._reading(self._engines[origin]) as session:
             yield session
 
-    @asynccontextmanager
-    async def statements(self, *, origin: Origin = Origin.AGENT) -> AsyncIterator[AsyncSession]:
-        """Provide a session for single statements; on PostgreSQL each commits immediately, without further round trips.
+    async def execute(
+        self, statement: Executable, values: Mapping[str, Any] | None = None, *, origin: Origin
+    ) -> Sequence[Any]:
+        """Execute a frequent statement by itself, and return its rows. It commits at once, and wakes no waiter.
 
-        They do not wake waiting requests (`notifier`).
+        Its `values` and results are numbers and texts.
         """
-        postgresql = self.dialect == "postgresql"
-        async with self._reading(self._engines[origin]) if postgresql else self.transaction(origin=origin) as session:
-            yield session
+        if self._disk is None:
+            async with self._reading(self._engines[origin]) as session:
+                return (await session.execute(statement, values)).all()
+        try:
+            return await self._statements.execute(statement, values or {})
+        except sqlite3.Error:  # a transaction waits for another writer, or reports what is wrong
+            async with self.transaction(origin=origin) as session:
+                return (await session.execute(statement, values)).all()
+        finally:
+            self._disk.committed()
 
     @asynccontextmanager
     async def _reading(self, engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
@@ -327,8 +336,7 @@ class Database:
 
     async def _read_revisions(self) -> None:
         before = self.notifier.seen()
-        async with self.reading() as session:
-            current: dict[str, int] = dict((await session.execute(_REVISIONS)).all())
+        current: dict[str, int] = dict(await self.execute(_REVISIONS, origin=Origin.LEADER))
         self.notifier.correct(before, current)
 
     async def _close_session(self, session: AsyncSession) -> None:
@@ -348,6 +356,7 @@ class Database:
         for engine in set(self._engines.values()):
             await engine.dispose()
         await self._connections.wait_closed(self._wait_s)
+        await self._statements.close()
         if self._disk is not None:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._flush(self._disk)

@@ -19,14 +19,16 @@ def new_id() -> str:
     return str(uuid7())
 
 
-def upsert(session: AsyncSession, table: type[Base]) -> Any:
-    """Return an ``INSERT`` statement for the table in the database's dialect, which supports ``ON CONFLICT``."""
-    return (postgresql if session.get_bind().dialect.name == "postgresql" else sqlite).insert(table)
+def upsert(dialect: str, table: type[Base]) -> Any:
+    """Return an ``INSERT`` statement for the table in a dialect of the database, which supports ``ON CONFLICT``."""
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 async def insert_new(session: AsyncSession, table: type[R], **columns: Any) -> R | None:
     """Insert and return a row; None if a row with the same key or unique name exists."""
-    statement = upsert(session, table).values(**columns).on_conflict_do_nothing().returning(table)
+    statement = (
+        upsert(session.get_bind().dialect.name, table).values(**columns).on_conflict_do_nothing().returning(table)
+    )
     row: R | None = (await session.scalars(statement)).one_or_none()
     return row
 

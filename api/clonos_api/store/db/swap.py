@@ -5,14 +5,15 @@ SQLAlchemy's `version_id_col` does not replace this: rows may be detached from t
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, update
+from sqlalchemy import ColumnElement, Table, func, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate
 from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, SavepointRow, StandbyRow
 
+_ROW: Final = 1 << 20  # counts a row beside its version, so that a removed row shows too
 R = TypeVar("R", JobRow, HostRow, RunRow, SavepointRow, OperationRow, StandbyRow, ClusterRow)
 
 
@@ -43,3 +44,8 @@ async def swap(session: AsyncSession, row: R, *conditions: ColumnElement[bool], 
     if changed is None:
         raise ConcurrentUpdate(f"The {table.__tablename__.rstrip('s')} {row.id} was changed at the same time.")
     return changed
+
+
+def versions(table: Table) -> ColumnElement[int]:
+    """Return the sum of the versions of rows, which changes with each of them; NULL without rows."""
+    return func.sum(table.c.row_version + _ROW)
