@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -27,6 +27,20 @@ _REPLACE_AFTER_AT_MOST: Final = timedelta(minutes=5)
 _FAILURES_WITHIN: Final = timedelta(minutes=30)
 # After a failure a standby is not added before the recovery has ended, or this has passed since its start.
 _FIRST_EPOCHS: Final = timedelta(seconds=20)
+_DRIVER: Final = aliased(RunRow)
+_FAILED: Final = (
+    select(StandbyRow.job, StandbyRow.since, StandbyRow.body)
+    .join(RunRow, RunRow.id == StandbyRow.id)
+    .join(JobRow, JobRow.id == StandbyRow.job)
+    .outerjoin(_DRIVER, _DRIVER.id == JobRow.run)
+    .where(
+        RunRow.spec["version"].as_integer() == func.coalesce(_DRIVER.spec["version"].as_integer(), JobRow.version),
+        StandbyRow.state == StandbyState.FAILED,
+        StandbyRow.since > bindparam("since"),
+        RunRow.spec["desired"].as_string() != "ABSENT",
+        RunRow.spec["standby"].as_boolean(),
+    )
+)
 
 
 async def load_standby_demands(
@@ -65,22 +79,8 @@ class StandbyFailure(NamedTuple):
 
 async def _failures(session: AsyncSession, now: datetime) -> dict[str, list[StandbyFailure]]:
     """Standbys of the driver's version that failed by themselves, by job; a dropped standby is replaced immediately."""
-    driver = aliased(RunRow)
-    failed = (
-        select(StandbyRow.job, StandbyRow.since, StandbyRow.body)
-        .join(RunRow, RunRow.id == StandbyRow.id)
-        .join(JobRow, JobRow.id == StandbyRow.job)
-        .outerjoin(driver, driver.id == JobRow.run)
-        .where(
-            RunRow.spec["version"].as_integer() == func.coalesce(driver.spec["version"].as_integer(), JobRow.version),
-            StandbyRow.state == StandbyState.FAILED,
-            StandbyRow.since > now - _FAILURES_WITHIN,
-            RunRow.spec["desired"].as_string() != "ABSENT",
-            RunRow.spec["standby"].as_boolean(),
-        )
-    )
     failures: dict[str, list[StandbyFailure]] = {}
-    for job, since, body in await session.execute(failed):
+    for job, since, body in await session.execute(_FAILED, {"since": now - _FAILURES_WITHIN}):
         failures.setdefault(job or "", []).append(StandbyFailure(since, body.epochs is not None))
     return failures
 
