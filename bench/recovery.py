@@ -32,6 +32,7 @@ from bench.progress import exit_on_sigterm, log_progress
 
 PARTS: Final = (
     "standby",
+    "live",
     "state",
     "processor",
     "host",
@@ -167,6 +168,8 @@ def _selected_parts(arguments: argparse.Namespace) -> dict[str, Part]:
         match name:
             case "standby":
                 parts[name] = Part("driver")
+            case "live":
+                parts[name] = Part("driver", live=True)
             case "state":
                 parts |= {f"standby_state_{_size(mb)}": Part("driver", state_mb=mb) for mb in arguments.state_mb}
             case "processor":

@@ -45,6 +45,7 @@ class Platform(Stack):
         interval_ms: int = 0,
         mode: str = "dedicated",
         executors: int = 0,
+        trigger: str = "epochs",
     ) -> PlatformJob:
         """Start a job of `bench.jobs`; it becomes the job under test. Its epochs start at least `interval_ms` apart.
 
@@ -54,9 +55,9 @@ class Platform(Stack):
         folder = self.home / name
         folder.mkdir()
         (folder / "job.py").write_text((_JOBS / main).read_text())
-        trigger = {"interval": f"{interval_ms}ms"}
         standby: dict[str, object] = {"replicas": standbys, "mode": mode}
-        body: dict[str, object] = {"main": "job.py", "params": params, "standby": standby, "trigger": trigger}
+        body: dict[str, object] = {"main": "job.py", "params": params, "standby": standby}
+        body["trigger"] = {"interval": f"{interval_ms}ms"} | ({} if trigger == "epochs" else {"mode": trigger})
         if executors:
             standby["executors"] = executors
             body |= {"cluster": "local", "executor": {"instances": executors, "memory": "512m"}}

@@ -37,6 +37,7 @@ class Part:
         state_mb: Size of its state in MB; 0: a job without state.
         pool: Whether its drivers are pool drivers, also the first one; only without standbys.
         processor: Whether a `transformWithState` of Python has the state; otherwise an operator of Spark's own.
+        live: Whether it runs live, with a function in Python; only without state.
         executors: Executors of the job and of its standby on the platform's Spark cluster; 0: a local master.
     """
 
@@ -45,6 +46,7 @@ class Part:
     state_mb: int = 0
     processor: bool = False
     pool: bool = False
+    live: bool = False
     executors: int = 0
 
 
@@ -55,9 +57,12 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     if part.state_mb:
         deployment.submit("stateful.py" if part.processor else "deduplicating.py", topics, standbys=part.standbys)
     else:
-        params = {**topics, "kind": "identity", "per_epoch": "0"}
+        params = {**topics, "kind": "python" if part.live else "identity", "per_epoch": "0"}
         mode = "dedicated" if part.standbys else "pool" if part.pool else "none"
-        deployment.submit("subject.py", params, standbys=part.standbys, mode=mode, executors=part.executors)
+        trigger = "live" if part.live else "epochs"
+        deployment.submit(
+            "subject.py", params, standbys=part.standbys, mode=mode, executors=part.executors, trigger=trigger
+        )
     repeats = part.state_mb > 0 and not part.processor
     gaps: list[float] = []
     warm_ups: list[WarmUp] = []

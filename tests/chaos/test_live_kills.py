@@ -30,22 +30,27 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 
 
 @pytest.mark.turn(6, 14)
-@pytest.mark.chaos(fault="SIGKILL", target="driver, twice", topology="clonos run --standby, live")
+@pytest.mark.chaos(fault="SIGKILL, SIGSTOP", target="driver, twice", topology="clonos run --standby, live")
 @pytest.mark.timeout(3000)
 def test_a_standby_takes_a_live_query_over(kafka: KafkaSettings, run: JobRun) -> None:
-    """The query has a function in Python. The second takeover meets an epoch that the first one began."""
+    """The query has a function in Python. The second takeover meets an epoch that a parked query began. The driver that
+    was paused comes back.
+    """
     run.params = {**run.params, "python": "true"}
     standbys = Standbys(run)
     primary = run.start()
     with Feeder(kafka, run.params["input"], 3, every_s=0.01) as feeder:
-        for _ in range(2):
+        for leave in (Driver.kill, Driver.pause):
             standby, pipe = standbys.start_ready()
             eventually(lambda: len(run.events_of("epoch")) > 0, "the driver publishes", timeout_s=90)
+            eventually(lambda log=standby: "is parked" in log.tail(200), "its query is parked", timeout_s=90)
             generation = standbys.generation()
-            primary.kill()
+            leave(primary)
             standbys.promote(pipe)
             standbys.await_epoch_of(standby, generation + 1)
-            primary = standby
+            assert not run.events_of("restart")
+            former, primary = primary, standby
+        resumed(former)
     eventually(lambda: caught_up(run, run.params["output"], feeder.sent), "the output is complete", timeout_s=90)
     primary.stop_gracefully()
     assert Published.read(kafka, run.params["output"]).faults(feeder.sent) == {}

@@ -12,6 +12,7 @@ from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
 from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.log.prepared import Prepared
 from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Events
 from clonos.testing.harness import eventually
@@ -37,6 +38,7 @@ class DriverThread:
         *,
         interval: str = "0s",
         trigger: Mapping[str, str] | None = None,
+        before_run: Callable[[Driver], Prepared | None] = lambda _driver: None,
     ) -> None:
         self.events: list[dict[str, Any]] = []
         self.failure: Exception | None = None
@@ -44,12 +46,13 @@ class DriverThread:
             metadata=Metadata(name=name), spec=Spec.model_validate({"trigger": trigger or {"interval": interval}})
         )
         self.driver = Driver(Job(function, spec, "1"), spark, kafka, Events(name, None, [into(self.events)]), options)
+        self._before_run = before_run
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self.driver.run()
+            self.driver.run(self._before_run(self.driver))
         except Exception as failure:
             self.failure = failure
 

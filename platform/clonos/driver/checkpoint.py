@@ -328,6 +328,12 @@ class CheckpointDirectory:
         return aside
 
     @_typed
+    def drop_epoch(self, epoch: int) -> None:
+        """Remove the entries of an old epoch, as Spark does, the commit log's first."""
+        for log in ("commits", "offsets"):
+            self._fs.delete(self._entry(log, epoch), False)
+
+    @_typed
     def drop_offsets(self, epoch: int) -> None:
         """Remove the offset-log entry of `epoch`, so that Spark plans the epoch again."""
         self._fs.delete(self._entry("offsets", epoch), False)

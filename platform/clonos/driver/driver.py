@@ -28,8 +28,9 @@ from clonos.driver.epochs import PlanRestored
 from clonos.driver.finished_topics import without
 from clonos.driver.in_doubt import code_changed, epochs_in_doubt, last_own, may_be_visible, of_other_code
 from clonos.driver.job_graph import job_graph, published_topics
-from clonos.driver.live_epochs import end_live_epochs
+from clonos.driver.live_epochs import end_live_epochs, epochs_because
 from clonos.driver.options import RunOptions
+from clonos.driver.parked import Parking
 from clonos.driver.positions import Positions, sink_topics
 from clonos.driver.preparation import Preparation
 from clonos.driver.repeatable import check_sources
@@ -137,6 +138,7 @@ class Driver:
         self._running: list[Running] = []
         self._own: Ownership | None = None  # the newest claim
         self._directories: dict[str, CheckpointDirectory] = {}
+        self.parking = Parking(job.spec.name, kafka, events.emit)
 
     @property
     def state(self) -> DriverState:
@@ -167,6 +169,13 @@ class Driver:
     def queries(self) -> list[Query]:
         """The job's queries; empty before `define`."""
         return self._context.queries
+
+    def live_queries(self) -> list[Query]:
+        """Return the job's queries that run live, after `define`."""
+        trigger, queries = self._job.spec.spec.trigger, self.queries
+        if trigger.mode == "epochs":
+            return []
+        return [query for query in queries if not epochs_because(query, trigger, self._kafka, len(queries))]
 
     @property
     def sharing_depth(self) -> SharingDepth:
@@ -255,12 +264,12 @@ class Driver:
             self._directory(query).check()
             start = self._positions.next_start(query)
             self._positions.check_selected(query, start)
-            if self._job.spec.spec.trigger.mode != "epochs":
-                continue  # a live epoch may have read more: that is in the log, which this does not read
-            # Whether a deleted topic of a pattern was read to its end is in the log too.
+            # Whether a deleted topic of a pattern was read to its end is in the log.
             try:
                 self._positions.check_retained(without(start, self._positions.deleted_topics(start)))
             except SourceOffsetsExpired as error:
+                if self._job.spec.spec.trigger.mode != "epochs":
+                    continue  # a live epoch may have read more: that is in the log too, which this does not read
                 self._check_topics(error)
                 raise
 
@@ -318,6 +327,7 @@ class Driver:
                 raise
             raise cause from failure
         finally:
+            self.parking.close()
             self._kafka_watch.stop()
 
     def _cause_of(self, failure: Exception) -> Exception:
@@ -581,6 +591,7 @@ class Driver:
             emit=self._events.emit,
             on_progress=self._publish_progress,
             attempt=self._budget.attempts + self._assumed_outages,
+            parking=self.parking,
         )
 
     def _known_log(self) -> ControlState | None:

@@ -22,6 +22,7 @@ from pyspark.util import PythonEvalType
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
 from clonos.causal.scope import live_time_ms
+from clonos.deadline import Deadline
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.epochs import Begun, EpochRunner
 from clonos.driver.planned import Planned
@@ -33,12 +34,13 @@ from clonos.formats.poison import drops
 from clonos.jobs.context import Query
 from clonos.jobs.spec import Trigger
 from clonos.log.claiming import Ownership
+from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import EpochCommitted, EpochIdentity, InputSlice, Marker, Plan
 from clonos.settings import KafkaSettings
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, offset_entry, source_line
 from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, local_task_failures
-from clonos.spark.source_streams import first_offsets
+from clonos.spark.source_streams import first_offsets, move_live
 from clonos.telemetry.driver_events import Epoch
 
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
@@ -74,8 +76,8 @@ _LIMITS: Final = (
 )
 
 
-def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
-    """Return why a query cannot run live, as the rest of a sentence; empty: it can."""
+def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings, queries: int) -> str:
+    """Return why a query, one of a job with `queries`, cannot run live, as the rest of a sentence; empty: it can."""
     spark, sink = query.frame.sparkSession, query.sink
     if query.interval_ms or trigger.available_now:
         return "its trigger says when epochs begin"
@@ -92,7 +94,10 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings) -> str:
     if limits := [name for name in _LIMITS if name in scan.options]:
         return f"its source has the option {limits[0]}"
     whys = (_of_node(node, spark) for node in logical_plan(query.frame).all())
-    return next(filter(None, whys), "") or sink.epochs_because(spark, kafka)
+    if because := next(filter(None, whys), "") or sink.epochs_because(spark, kafka):
+        return because
+    lacks = spark.sparkContext.defaultParallelism < queries
+    return f"Spark has fewer task slots than the job has queries ({queries})" if lacks else ""
 
 
 def _of_node(node: PlanNode, spark: SparkSession) -> str:
@@ -131,11 +136,15 @@ class LiveRunner(EpochRunner):
         self._ended = threading.Event()
         self._reporting = threading.Lock()
         self._live: EpochScope | None = None  # the scope of the newest epoch
+        self.resumes_at: Progress | None = None  # where the first epoch of a parked query begins
+        self._needs_tasks = False  # whether the epoch should have more tasks
 
     def _inputs(self, _epoch: int, partitions: int) -> tuple[Planned, str]:
         self._find_query()
         self._writer.run_id = self._run_id
         self._writer.commit_interval_ms = self._job.spec.spec.trigger.commit_interval_ms
+        if self.resumes_at is not None and not self._offsets:
+            self._needs_tasks = move_live(self._spark, self._run_id, self.resumes_at, self.most_tasks)
         self._offsets = first_offsets(self._spark, self._run_id)
         scan = tuple(
             InputSlice("range", topic, partition, start, start)
@@ -170,8 +179,9 @@ class LiveRunner(EpochRunner):
         self._records = 0
         self._reported = False
         self._ended = threading.Event()
-        if self.stopping:  # a stop that came before the publisher was ready
+        if self.stopping or self._needs_tasks:  # a stop that came before the publisher was ready
             self._writer.cut()
+        self._needs_tasks = False
         threading.Thread(target=self._report_often, args=(begun, self._ended), name="clonos-live", daemon=True).start()
         return plan
 
@@ -193,10 +203,13 @@ class LiveRunner(EpochRunner):
         super()._end()
 
     def _report_often(self, begun: Begun, ended: threading.Event) -> None:
+        due = Deadline(self.epoch_s)
         while not ended.wait(_REPORT_S if self._reported else _FIRST_REPORT_S):
             with self._reporting, contextlib.suppress(Py4JError):  # the JVM has exited: the driver notices it
                 if not ended.is_set():
                     self._report_steps(begun, self._writer.take())
+                    if due.passed():
+                        self._writer.cut()
 
     def _report_steps(self, begun: Begun, steps: Steps, dropped: int = 0) -> None:
         """Emit the figures of the steps since the last report."""
@@ -247,6 +260,9 @@ class LiveRunner(EpochRunner):
         with self._own.lock:
             end_epoch(self._own, begun.plan.query, epoch, self._end_entry(begun), self._records)
         reach("epoch-committed", query=name, epoch=epoch, replay=False)
+        if self.resumes_at is not None:  # Spark writes the entries of the scratch checkpoint
+            self._checkpoint.add_epoch(epoch, offsets=self._end_entry(begun), commit=COMMIT)
+            self._checkpoint.drop_epoch(epoch - RETAINED_EPOCHS)
         if self._untruncated >= _STEPS_RETAINED:
             self._untruncated = 0
             self._writer.discard()  # the renewed claims fence its producers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from clonos.driver.checkpoint import CheckpointDirectory, reconcile
 from clonos.driver.continuity import check_sink_topic
@@ -13,11 +14,12 @@ from clonos.driver.finished_topics import finished_topics, with_replay, without
 from clonos.driver.job_graph import published_topics
 from clonos.driver.live_epochs import LiveRunner, epochs_because
 from clonos.driver.options import RunOptions
+from clonos.driver.parked import Parked, Parking
 from clonos.driver.positions import Positions
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.rescaling import rescale_to
 from clonos.driver.resolutions import record_resolutions
-from clonos.driver.running import Running
+from clonos.driver.running import Running, partitions_of
 from clonos.driver.sink_writers import writer_of
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds
@@ -48,6 +50,7 @@ class Preparation:
     emit: Emit  # receives the events of the preparation and of the epochs
     on_progress: Callable[[str, Progress], None]  # called with a query and its source offsets after each epoch
     attempt: int  # number of restarts since the last finished epoch
+    parking: Parking  # has the queries that were started before the claim
 
     def prepare(self, own: Ownership, only: Mapping[str, int] | None = None) -> list[Running]:
         """Prepare the queries, in the order of their definition. None starts if one cannot be prepared.
@@ -102,10 +105,16 @@ class Preparation:
         finished = finished_topics(own.state, query.name, committed, self.positions.deleted_topics(start))
         replayed = with_replay(start, own.state.plan(query.name, committed + 1))
         self.positions.check_retained(without(replayed, finished))
-        live = self._is_live(query)
-        if live and (in_doubt := own.state.plans_beyond(query.name, committed)):
+        in_doubt = own.state.plans_beyond(query.name, committed)
+        parked = self._parked(query, start, in_doubt=bool(in_doubt))
+        live = parked is not None or self._is_live(query)
+        if live and in_doubt:
             live, rescale_after = False, in_doubt[-1]  # epochs in doubt are replayed first
-        writer: EpochWriter = self._live_writer(query) if live else self._writer(query, own, checkpoint)
+        writer: EpochWriter
+        if parked is not None:
+            writer = parked.writer
+        else:
+            writer = self._live_writer(query) if live else self._writer(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:
             self.emit(StaticInputUnpinned(query.name, static_input))
@@ -128,8 +137,23 @@ class Preparation:
             rescale_after=rescale_after,
         )
         runner.most_tasks = max(1, spark.sparkContext.defaultParallelism // len(self.context.queries))
-        begin_offsets = self.positions.of_sources(start)
-        return Running(query, checkpoint.location, runner, self._settings(checkpoint), writer, finished, begin_offsets)
+        begin_offsets, settings = self.positions.of_sources(start), self._settings(checkpoint)
+        running = Running(query, checkpoint.location, runner, settings, writer, finished, begin_offsets)
+        if parked is not None and isinstance(runner, LiveRunner):
+            runner.resumes_at = start
+            running.hand_over = partial(parked.hand_over, committed + 1)
+        return running
+
+    def _parked(self, query: Query, start: Progress, *, in_doubt: bool) -> Parked | None:
+        """Return the query that waits for its first epoch, if that can begin at `start`; otherwise it is ended."""
+        parked = self.parking.parked(query.name)
+        if parked is None:
+            return None
+        if in_doubt or parked.query is not query or partitions_of(parked.offsets) != partitions_of(start):
+            parked.close()
+            return None
+        self.emit(Mode(query.name, live=True, because=""))
+        return parked
 
     def _is_live(self, query: Query) -> bool:
         """Return whether the query runs live.
@@ -140,9 +164,7 @@ class Preparation:
         trigger = self.job.spec.spec.trigger
         if trigger.mode == "epochs":
             return False
-        because = epochs_because(query, trigger, self.context.kafka)
-        if not because and self.context.spark.sparkContext.defaultParallelism < len(self.context.queries):
-            because = f"Spark has fewer task slots than the job has queries ({len(self.context.queries)})"
+        because = epochs_because(query, trigger, self.context.kafka, len(self.context.queries))
         if because and trigger.mode == "live":
             raise SpecError(
                 f"The query {query.name} cannot run live: {because}.",

@@ -6,11 +6,12 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from clonos.carried_errors import CarriedError
 from clonos.causal.logical_plan import logical_plan
@@ -22,8 +23,8 @@ from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
-from clonos.spark import live
 from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
+from clonos.spark.live import LiveWriter, run_live
 from clonos.spark.source_streams import deleted_topics, first_bound, most_live_tasks, set_bound, stop_waiting
 from clonos.spark.user_session import promised_settings
 
@@ -63,6 +64,44 @@ def _arrow_columns(frame: DataFrame, kind: str) -> list[str]:
     ]
 
 
+def partitions_of(progress: Progress) -> set[tuple[str, int]]:
+    """Return the partitions in a progress: topic, number."""
+    return {(topic, partition) for topic, partitions in progress.items() for partition in partitions}
+
+
+def stream_writer(
+    query: Query, writer: EpochWriter, job: str, location: str, options: Mapping[str, str]
+) -> DataStreamWriter:
+    """Return Spark's writer of a query; it has a trigger if the query runs live.
+
+    Args:
+        query: The query.
+        writer: Brings the epochs to the sink.
+        job: The job's name, for the query's name in Spark; empty: it has none, as several of a rehearsal may run.
+        location: Location of the checkpoint.
+        options: Those of `writing`.
+    """
+    stream = writer.frame(query.frame).writeStream.outputMode(query.sink.output_mode)
+    if job:
+        stream = stream.queryName(f"{job}.{query.name}")
+    stream = stream.option("checkpointLocation", location).format(FORMAT).options(**options)
+    return run_live(query.frame.sparkSession, stream) if isinstance(writer, LiveWriter) else stream
+
+
+def stop_in_epoch(stream: StreamingQuery, stopped: threading.Event) -> None:
+    """Stop a query whose epoch waits for `stopped`: Spark would log an epoch that raises earlier as a failure."""
+
+    def release() -> None:
+        with contextlib.suppress(Exception):
+            while stream.isActive:
+                time.sleep(_SETTLE_POLL_S)
+        stopped.set()
+
+    with contextlib.suppress(Exception):
+        threading.Thread(target=release, daemon=True).start()
+        stream.stop()
+
+
 class Running:
     """One query of a job that runs as a Spark streaming query.
 
@@ -86,6 +125,8 @@ class Running:
         finished_topics: Collection[str] = (),
         begin_offsets: Progress | None = None,
     ) -> None:
+        # Lets a parked query continue as this one; returns what ends it, and Spark's query. None: there is none.
+        self.hand_over: Callable[[Running], tuple[contextlib.ExitStack, StreamingQuery]] | None = None
         self._settings = settings
         self._finished_topics = finished_topics
         self._writer = writer
@@ -104,23 +145,16 @@ class Running:
     def start(self, job: Job, wake: threading.Event) -> None:
         """Start the Spark query; `wake` is set when it has published its first epoch, and when an epoch fails."""
         self._wake = wake
+        if self.hand_over is not None:
+            self._writing, self.stream = self.hand_over(self)
+            return
         spark = self.query.frame.sparkSession
         options = writing(spark, self, job=job.spec.name, topic=self._writer.topic, checks=self._writer.checks)
         try:
-            writer = (
-                self._writer.frame(self.query.frame)
-                .writeStream.queryName(f"{job.spec.name}.{self.query.name}")
-                .outputMode(self.query.sink.output_mode)
-                .option("checkpointLocation", self.location)
-                .format(FORMAT)
-                .options(**self._writing.enter_context(options))
+            writer = stream_writer(
+                self.query, self._writer, job.spec.name, self.location, self._writing.enter_context(options)
             )
-            if self.runner.epoch_s:
-                live.allow_operators(spark)
-                writer = writer.outputMode("update").trigger(  # type: ignore[call-overload]  # missing in the stubs
-                    realTime=f"{self.runner.epoch_s} seconds"
-                )
-            elif job.spec.spec.trigger.available_now:
+            if job.spec.spec.trigger.available_now:
                 writer = writer.trigger(availableNow=True)
             elif self.query.interval_ms:
                 writer = writer.trigger(processingTime=f"{self.query.interval_ms} milliseconds")

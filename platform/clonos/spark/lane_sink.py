@@ -41,6 +41,7 @@ class TaskPlan(msgspec.Struct, frozen=True, rename={"lanes": "pass"}):
     # Whether the tasks of a local master report the points of the protocol to `Committer.reach`, in tests.
     points: bool = False
     live: str | None = None  # run id of a live query, whose tasks hand their rows to its `LivePublisher`
+    ahead: int = 0  # the number of the epoch, less that of Spark's batch
 
     @classmethod
     def of_all(cls, rows: Rows, partitions: int) -> TaskPlan:

@@ -7,12 +7,14 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from clonos.extend.source import Progress
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import jvm_of
 from clonos.spark.lane_sink import EpochWriter
 
+_ENDLESS: Final = "365 days"  # the driver ends epochs, because the first one of a standby waits for its promotion
 _ALLOWLIST: Final = "spark.sql.streaming.realTimeMode.allowlistCheck"
 # Spark's commit-log entry of a query without state.
 COMMIT: Final = 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'
@@ -29,6 +31,7 @@ class Steps(msgspec.Struct, frozen=True, rename="camel"):
     next: Progress  # topic → partition → next offset that the tasks read
 
 
+@runtime_checkable
 class LiveWriter(EpochWriter, Protocol):
     """Publishes live epochs in steps."""
 
@@ -38,6 +41,9 @@ class LiveWriter(EpochWriter, Protocol):
     """Shortest pause between two steps, in milliseconds; set before the first epoch."""
     timestamp_ms: int
     """The time of the next epoch; set before it begins."""
+
+    def connect(self, job: str, query: str) -> None:
+        """Connect the producers before the job is claimed, or keep them connected; this fences no producer."""
 
     def take(self) -> Steps:
         """Return what was published since the last call."""
@@ -75,9 +81,10 @@ def source_line(offsets: Progress) -> str:
     return json.dumps(by_topic, separators=(",", ":"))
 
 
-def allow_operators(spark: SparkSession) -> None:
-    """Let live queries use other sources, sinks and operators than Spark's own, although its interfaces are open.
+def run_live(spark: SparkSession, writer: DataStreamWriter) -> DataStreamWriter:
+    """Let a query run live, with other sources, sinks and operators than Spark's own: its interfaces are open.
 
     Spark reads the setting when an epoch begins, so it stays.
     """
     spark.conf.set(_ALLOWLIST, "false")
+    return writer.outputMode("update").trigger(realTime=_ENDLESS)  # type: ignore[call-overload,no-any-return]

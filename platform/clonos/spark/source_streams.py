@@ -108,6 +108,26 @@ def first_offsets(spark: SparkSession, run_id: str) -> Progress:
     return _progress.decode(jvm_of(spark).clonos.RepeatableStream.liveStarts(run_id))
 
 
+def connect_live(spark: SparkSession, run_id: str) -> None:
+    """Connect what reads a live epoch whose tasks are not started, or keep it connected."""
+    jvm_of(spark).clonos.RepeatableStream.connectLive(run_id)
+
+
+def move_live(spark: SparkSession, run_id: str, starts: Progress, most_tasks: int) -> bool:
+    """Let a live epoch whose tasks are not started begin at other offsets.
+
+    Args:
+        spark: The session of the query.
+        run_id: ``StreamingQuery.runId``.
+        starts: The offset of each partition of the epoch.
+        most_tasks: The most tasks of each later epoch.
+
+    Returns:
+        Whether an epoch with these offsets would have more tasks.
+    """
+    return bool(jvm_of(spark).clonos.RepeatableStream.moveLive(run_id, starts, most_tasks))
+
+
 def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
     """Bound the next epochs of a running query that started inside `first_bound`.
 

@@ -1,9 +1,9 @@
 """Standbys and pool drivers: driver processes that are started before they are needed.
 
 A *standby* (`standby_driver`) belongs to one job. It has defined the job, rehearses the job's queries on no rows
-(`warming`, `rehearsal`, `scratch`) and follows the causal log. A *pool driver* (`pool_driver`) belongs to a host and
-has no job. Both wait at a mailbox (`mailbox`): a standby for a promotion (`promotion`), a pool driver for a run
-(`launch_request`).
+(`warming`, `rehearsal`, `scratch`), has started its live queries up to their first epoch (`clonos.driver.parked`) and
+follows the causal log. A *pool driver* (`pool_driver`) belongs to a host and has no job. Both wait at a mailbox
+(`mailbox`): a standby for a promotion (`promotion`), a pool driver for a run (`launch_request`).
 
 ::
 

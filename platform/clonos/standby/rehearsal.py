@@ -25,27 +25,33 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import TopicPartition
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.causal.shape import has_rows_without_input
 from clonos.driver.planned import read_plan
-from clonos.driver.running import INTERRUPTED, EpochEnded
+from clonos.driver.running import INTERRUPTED, EpochEnded, partitions_of, stop_in_epoch, stream_writer
 from clonos.driver.sink_writers import writer_of
 from clonos.extend.sink import SinkEpoch, SinkLane
+from clonos.extend.source import Progress
 from clonos.jobs.context import Query
 from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import analyzed_plan, executed_plan, jvm_of, running_query
-from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
+from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan, writing
+from clonos.spark.live import LiveSink, LiveWriter
+from clonos.spark.source_streams import first_offsets, move_live
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
 _log = logging.getLogger("clonos")
 _NO_OWNER: Final = Owner(0, 0, "rehearsal")
 _TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.01
+_LIVE_S: Final = 0.5  # a live epoch reads for this time
 _NEXT_S: Final = 0.5  # in this time a committed epoch is followed by the next one, if there is input
 
 
@@ -116,6 +122,38 @@ class Rehearsal:
             raise NotRehearsed(f"{query.name}: {error}") from error
         return "nothing"
 
+    def run_live(self, query: Query, interrupted: Callable[[], bool]) -> None:
+        """Rehearse a query that runs live, once; its sources must filter the newest record of each partition out.
+
+        No producer is opened.
+
+        Raises:
+            NotRehearsed: The query could not be run.
+        """
+        assert isinstance(query.sink, LiveSink)
+        writer = query.sink.live_writer(self._spark, self._kafka)
+        with self._folder(query) as folder:
+            epoch = _FirstEpoch(lambda partitions: self._plan_live_epoch(query, writer, partitions))
+            self._run_epoch(query, folder, epoch, writer, interrupted)
+
+    def _plan_live_epoch(self, query: Query, writer: LiveWriter, partitions: int) -> TaskPlan:
+        """Plan a live epoch, which ends soon."""
+        identity = self._set_scope(query)
+        run_id = str(running_query(self._spark).runId())
+        begins, ends = OffsetClient(self._kafka).bounds(
+            [TopicPartition(*partition) for partition in partitions_of(first_offsets(self._spark, run_id))]
+        )
+        newest: Progress = {}
+        for (topic, partition), end in ends.items():
+            newest.setdefault(topic, {})[partition] = max(begins[topic, partition], end - 1)
+        move_live(self._spark, run_id, newest, 1)
+        writer.run_id = run_id
+        plan = writer.rehearse(SinkEpoch(identity, self._kafka, ()), partitions)
+        cutting = threading.Timer(_LIVE_S, writer.cut)
+        cutting.daemon = True
+        cutting.start()
+        return plan
+
     def evaluate_expressions(self, query: Query) -> int:
         """Evaluate the query's built-in expressions on sample values; no function of the user is called.
 
@@ -181,34 +219,38 @@ class Rehearsal:
         writer = writer_of(query.sink, self._spark, self._kafka)
         plan = (lambda partitions: self._plan_empty_epoch(query, writer, partitions)) if commits is not None else None
         epoch = _FirstEpoch(plan, commits=bool(commits))
+        self._run_epoch(query, folder, epoch, writer, interrupted)
+        return epoch
+
+    def _run_epoch(
+        self, query: Query, folder: Path, epoch: _FirstEpoch, writer: EpochWriter, interrupted: Callable[[], bool]
+    ) -> None:
         try:
             with writing(self._spark, epoch, job=self._job, topic=writer.topic, checks=writer.checks) as options:
-                started = (
-                    writer.frame(query.frame)
-                    .writeStream.outputMode(query.sink.output_mode)
-                    .option("checkpointLocation", f"file://{folder}")
-                    .format(FORMAT)
-                    .options(**options)
-                )
-                _await_end(query, started.start(), epoch, interrupted)
+                started = stream_writer(query, writer, "", f"file://{folder}", options).start()
+                _await_end(query, started, epoch, interrupted)
         finally:
             writer.close()
         if epoch.failure is not None and not interrupted():
             failure = epoch.failure
             raise NotRehearsed(f"{query.name}: {type(failure).__name__}: {failure}") from failure
-        return epoch
 
     def _plan_empty_epoch(self, query: Query, writer: EpochWriter, partitions: int) -> TaskPlan:
         """Plan an epoch, and set the scope of a rehearsal for its tasks."""
         planned = read_plan(executed_plan(self._spark, running_query(self._spark)), partitions)
         planned = planned._replace(input_slices=writer.lanes(planned.input_slices))
-        identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
-        scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
+        identity = self._set_scope(query)
         tasks = enumerate(zip(planned.lanes(), planned.input_slices, strict=True))
         lanes = [SinkLane(number, task, part, log_partition=number) for task, (number, part) in tasks]
-        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(scope))
         epoch = SinkEpoch(identity, self._kafka, tuple(sorted(lanes, key=lambda lane: lane.number)))
         return writer.rehearse(epoch, partitions)
+
+    def _set_scope(self, query: Query) -> EpochIdentity:
+        """Set the scope of a rehearsal for the tasks of an epoch."""
+        identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
+        scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
+        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(scope))
+        return identity
 
 
 def may_read_state(query: Query) -> bool:
@@ -293,17 +335,7 @@ def _await_end(query: Query, stream: Any, epoch: _FirstEpoch, interrupted: Calla
             if time.monotonic() > deadline:
                 raise NotRehearsed(f"{query.name} planned no epoch within {_TIMEOUT_S:g} s")
     finally:
-        with contextlib.suppress(Exception):
-            threading.Thread(target=_release, args=(stream, epoch.stopped), daemon=True).start()
-            stream.stop()
-
-
-def _release(stream: Any, stopped: threading.Event) -> None:
-    """Set `stopped` when the query begins to stop; Spark would log an epoch that raises earlier as a failure."""
-    with contextlib.suppress(Exception):
-        while stream.isActive:
-            time.sleep(_POLL_S)
-    stopped.set()
+        stop_in_epoch(stream, epoch.stopped)
 
 
 def narrow_epoch(folder: Path, *, newest: bool) -> None:

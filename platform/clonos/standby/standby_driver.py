@@ -22,6 +22,7 @@ from clonos.driver.driver import Driver, jvm_exited
 from clonos.driver.lag import LagMeter
 from clonos.driver.process import BeforeRun
 from clonos.errors import CheckpointUnavailable, ClonosError, EpochFailed
+from clonos.jobs.context import Query
 from clonos.jobs.spec import Standbys
 from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
@@ -113,6 +114,7 @@ class Standby:
         self._check: Future[None] | None = None
         self._check_began = 0.0
         self._warming: Warming | None = None
+        self._live: list[Query] = []  # the queries that run live
         self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
         self._reported_epochs: dict[str, int] | None = None
         self._metered_epochs: dict[str, int] = {}
@@ -156,6 +158,8 @@ class Standby:
         finally:
             if self._warming is not None:
                 self._warming.stop(wait=self._driver.asked_to_stop)
+            if self._state is not StandbyState.PROMOTING:
+                self._driver.parking.close()
             self._meter.stop()
             self._mailbox.close()
 
@@ -168,8 +172,10 @@ class Standby:
         rehearsed = self._driver.rehearsed()
         self._driver.define()
         self._driver.check()
+        self._live = self._driver.live_queries()
+        live = {query.name for query in self._live}
         rehearsal = Rehearsal(self._spark, self._kafka, self._job, self._scratch)
-        self._warming = Warming(rehearsal, rehearsed, self._driver.queries, self._checkpoints(), self._emit)
+        self._warming = Warming(rehearsal, rehearsed, self._driver.queries, self._checkpoints(), self._emit, live)
         self._warming.run_first(self._interrupted)
         if not self._interrupted():
             self._refresh(self._driver.check)
@@ -177,10 +183,14 @@ class Standby:
             for query in self._driver.queries:
                 if writes_in_jvm(query.sink):
                     query.sink.connect(self._spark, self._kafka)
+            self._park()
             self._transition(StandbyState.READY)
             if self._failed_check is not None:
                 self._become_stale(self._failed_check)
             self._warming.start()
+
+    def _park(self) -> None:
+        self._driver.parking.refresh(self._live, self._prepared.state, self._scratch, self._interrupted)
 
     def _checkpoints(self) -> dict[str, Path | Mirror]:
         """Return the checkpoint of each query, or a copy of it in a folder of this host.
@@ -207,10 +217,12 @@ class Standby:
         if now > self._workers_warmed_at + _WARM_WORKERS_INTERVAL_S:
             self._keep_workers()
         if self._check is None and now > self._refreshed_at + _REFRESH_INTERVAL_S:
-            self._check, self._check_began = self._checks.submit(self._driver.check), now
+            self._check, self._check_began = self._checks.submit(self._check_takeover), now
         if self._check is not None and self._check.done():
             check, self._check = self._check, None
             self._refresh(check.result)
+            if self._failed_check is None:
+                self._park()
         elif self._check is not None and now > self._check_began + _LONG_CHECK_S:
             seconds = round(now - self._check_began)
             self._become_stale(
@@ -235,6 +247,10 @@ class Standby:
             if plan is not None and self._metered_epochs.get(query) != plan.epoch:
                 self._metered_epochs[query] = plan.epoch
                 self._meter.note(query, {} if is_live else progress_of(plan.offsets))
+
+    def _check_takeover(self) -> None:
+        self._driver.check()
+        self._driver.parking.connect()
 
     def _follow(self) -> None:
         """Read the new control records, so that a takeover reads only later ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +43,7 @@ class Warming:
         queries: The queries in the unfiltered form, which a takeover starts.
         checkpoints: Query → its checkpoint if that is a path of this host, or a copy of it.
         emit: Receives the ``rehearsed`` and ``not-rehearsed`` events.
+        live: The names of the queries that run live.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Warming:
         queries: Sequence[Query],
         checkpoints: Mapping[str, Path | Mirror],
         emit: Emit,
+        live: Collection[str] = (),
     ) -> None:
+        self._live = live
         self._rehearsal = rehearsal
         self._filtered = filtered
         self._queries = queries
@@ -76,6 +79,10 @@ class Warming:
             if not interrupted() and not self._reported_failures:
                 with self._report_failure():
                     self._rehearsal.run(query, newest=False, times=1, interrupted=interrupted)
+        for query in self._filtered:
+            if query.name in self._live and not interrupted() and not self._reported_failures:
+                with self._report_failure():
+                    self._rehearsal.run_live(query, interrupted)
 
     def start(self) -> None:
         """Start a background thread that repeats the rehearsals until `stop` is called; returns at once."""

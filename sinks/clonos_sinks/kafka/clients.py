@@ -58,6 +58,11 @@ class JvmProducer:
         with failures(spark):
             self.java = jvm_of(spark).clonos.LaneProducer(dict(options))
 
+    def connect(self, topic: str) -> None:
+        """Connect before `init`, or keep connected; this fences no producer."""
+        with failures(self._spark):
+            self.java.connect(topic)
+
     def init(self) -> None:
         """Fence every earlier producer of the transactional id, and abort its open transaction."""
         with failures(self._spark):

@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from clonos import faults
 from clonos.errors import BrokerUnavailable, EpochFailed
 from clonos.extend.lanes import require_owner
-from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.kafka import java_options
 from clonos.log.reading import SINGLE_RECORD_TRANSACTION
-from clonos.log.records import InputSlice, step_head
+from clonos.log.records import EpochIdentity, InputSlice, Owner, step_head
+from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import Steps
@@ -28,6 +29,7 @@ from clonos_sinks.kafka.lane import Lane, LaneSettings, producer_options
 from clonos_sinks.kafka.steps import StepPublisher
 
 LANES: Final = 3
+_NO_OWNER: Final = Owner(0, 0, "standby")
 _LINGER: Final = {"linger.ms": "0"}  # a step is sent at once
 
 
@@ -43,10 +45,11 @@ class LiveLanes:
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, settings: LaneSettings) -> None:
         self._spark = spark
         self._settings = settings
+        self._kafka = kafka
         self._connection = java_options(kafka)
         self.topic = settings.topic
         self._publisher: StepPublisher | None = None
-        self._producers: list[JvmProducer] = []
+        self._producers: dict[int, JvmProducer] = {}  # by lane
         self._ends: list[int] = []
         self.run_id = ""  # of the query; set before the first epoch
         self.commit_interval_ms = 0  # set before the first epoch
@@ -65,6 +68,24 @@ class LiveLanes:
         """Return the lanes, which have the steps in turn."""
         return tuple(InputSlice("live", partition=lane, until=LANES) for lane in range(LANES))
 
+    def connect(self, job: str, query: str) -> None:
+        """Connect the producers before the job is claimed, or keep them connected; this fences no producer."""
+        identity = EpochIdentity(job, log_topic(job), query, 0, _NO_OWNER, replay=False)
+        lanes = [SinkLane(lane, 0, input_, lane) for lane, input_ in enumerate(self.lanes(()))]
+        topics = list(filter(None, (self.topic, identity.log_topic)))
+        for lane in self._settings.lanes(SinkEpoch(identity, self._kafka, tuple(lanes))):
+            for topic in topics:
+                self._producer(lane).connect(topic)
+
+    def _producer(self, lane: Lane) -> JvmProducer:
+        """Return the lane's producer, which fences none before its `JvmProducer.init`."""
+        if lane.number not in self._producers:
+            name = lane.transactional_id
+            options = self._connection | producer_options(lane, lane.timeout_ms) | _LINGER
+            options |= {"client.id": name, "transactional.id": name}
+            self._producers[lane.number] = JvmProducer(self._spark, options)
+        return self._producers[lane.number]
+
     def begin(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
         """Open the lanes, unless an earlier epoch did, and let the tasks hand their rows to the publisher.
 
@@ -78,7 +99,7 @@ class LiveLanes:
         assert self._publisher is not None
         try:
             self._publisher.begin(
-                self._producers,
+                [self._producers[lane.number] for lane in lanes],
                 epoch.identity.log_topic,
                 [lane.assigned.log_partition for lane in lanes],
                 self._ends,
@@ -92,20 +113,15 @@ class LiveLanes:
         return msgspec.structs.replace(plan, points=faults.armed(), live=self.run_id)
 
     def _open(self, lanes: tuple[Lane, ...]) -> None:
-        def opened(lane: Lane) -> JvmProducer:
-            name = lane.transactional_id
-            options = self._connection | producer_options(lane, lane.timeout_ms) | _LINGER
-            producer = JvmProducer(self._spark, options | {"client.id": name, "transactional.id": name})
-            self._producers.append(producer)
+        def open_lane(lane: Lane) -> None:
             try:
-                producer.init()
+                self._producer(lane).init()
             except ProducerFailed as failure:
-                raise failure.typed(f"No transaction could be opened as {name}", BrokerUnavailable) from failure
-            return producer
+                what = f"No transaction could be opened as {lane.transactional_id}"
+                raise failure.typed(what, BrokerUnavailable) from failure
 
         with ThreadPoolExecutor(len(lanes), "clonos-live") as pool:
-            producers = list(pool.map(opened, lanes))
-        self._producers = producers
+            list(pool.map(open_lane, lanes))
         self._ends = []
         for lane in lanes:
             tail = require_owner(lane.epoch, lane.assigned)
@@ -115,8 +131,9 @@ class LiveLanes:
         self._publisher = StepPublisher(self._spark, self.run_id, name, self.commit_interval_ms)
 
     def rehearse(self, _epoch: SinkEpoch, partitions: int) -> TaskPlan:
-        """Let the tasks count their rows."""
-        return TaskPlan.of_all("COUNT", partitions)
+        """Let the tasks run live; they must have no rows."""
+        self._publisher = StepPublisher(self._spark, self.run_id, "The rehearsal", self.commit_interval_ms)
+        return msgspec.structs.replace(TaskPlan.of_all("LIVE", partitions), live=self.run_id)
 
     def publish(self, epoch: SinkEpoch, _rows: EpochRows) -> list[LaneReport]:
         """Wait until all rows of the epoch are published; the records are counted by `take`.
@@ -153,9 +170,8 @@ class LiveLanes:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
-        for producer in self._producers:
-            producer.close()
-        self._producers = []
+        while self._producers:
+            self._producers.popitem()[1].close()
 
     def close(self) -> None:
         """Release the lanes after the query has ended."""

@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -33,64 +32,10 @@ from clonos.log.claiming import claim
 from clonos.log.control import known_control
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import read_committed
+from support.copy_job import Copy
 from support.driver_thread import DriverThread
 
 MakeTopic = Callable[..., str]
-
-
-class Copy:
-    """A job that copies a topic of three partitions, without the records that start with ``x``."""
-
-    def __init__(self, kafka: KafkaSettings, make_topic: MakeTopic) -> None:
-        self.source, self.out = make_topic(3, "in"), make_topic(2, "out")
-        self._kafka = kafka
-        self._producer = Producer(client_config(kafka, linger_ms=0))
-        self.sent: list[str] = []
-        self.partitions = 3
-        source, out = self.source, self.out
-
-        def function(ctx: JobContext) -> None:
-            rows = ctx.source(source).select("key", F.col("value").cast("string").alias("value"))
-            ctx.sink(rows.where(~F.col("value").startswith("x")), topic=out, name="out")
-
-        self.function: JobFunction = function
-
-    def send(self, *values: str) -> None:
-        for value in values:
-            # By key, so that the order of a partition can be read from the output.
-            partition = len(self.sent) % self.partitions
-            self._producer.produce(self.source, value, key=str(partition), partition=partition)
-            self.sent.append(value)
-        assert self._producer.flush(30) == 0
-
-    def send_numbers(self, count: int) -> None:
-        self.send(*(f"r{len(self.sent) + number}" for number in range(count)))
-
-    def add_partitions(self) -> None:
-        self.partitions += 2
-        admin = AdminClient(client_config(self._kafka))
-        admin.create_partitions([NewPartitions(self.source, self.partitions)])[self.source].result(60)
-        self._producer = Producer(client_config(self._kafka, linger_ms=0))  # it asks for the topic's partitions
-
-    def published(self) -> list[tuple[str, str]]:
-        records = read_committed(self._kafka, self.out)
-        return [((record.key() or b"").decode(), (record.value() or b"").decode()) for record in records]
-
-    def faults(self) -> dict[str, object]:
-        """What is lost, repeated or out of order, by the first words of the values; empty: nothing is."""
-        expected = Counter(value for value in self.sent if not value.startswith("x"))
-        published = [(key, value.split(" ")[0]) for key, value in self.published()]
-        found = Counter(value for _, value in published)
-        disordered = [
-            key
-            for key in {key for key, _ in published}
-            if (numbers := [int(value[1:]) for name, value in published if name == key]) != sorted(numbers)
-        ]
-        problems = {"lost": expected - found, "repeated": found - expected, "out of order": disordered}
-        return {name: problem for name, problem in problems.items() if problem}
-
-    def is_published(self) -> bool:
-        return len(self.published()) >= sum(not value.startswith("x") for value in self.sent)
 
 
 @pytest.fixture
@@ -177,14 +122,15 @@ def test_the_commit_interval_is_the_shortest_pause_between_two_steps(
     copy.send_numbers(1)
     thread.await_(copy.is_published, "the first record is published")
     began = time.monotonic()
-    while (now := time.monotonic()) < began + 4 * interval_s:
+    while time.monotonic() < began + 4 * interval_s:
         copy.send_numbers(1)
     thread.await_(copy.is_published, "all is published")
     stop(thread)
+    lasted_s = time.monotonic() - began
     assert copy.faults() == {}
     steps = sum(event["steps"] for event in thread.events if event["event"] == "epoch")
     # Besides: the first record's, the first one of the loop, and the last ones, which a stop does not let wait.
-    assert 3 <= steps <= 4 + (now - began) / interval_s
+    assert 3 <= steps <= 4 + lasted_s / interval_s
 
 
 def test_epochs_follow_each_other_and_the_log_is_truncated(
@@ -194,7 +140,7 @@ def test_epochs_follow_each_other_and_the_log_is_truncated(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LiveRunner, "epoch_s", 5)  # the shortest that Spark takes
+    monkeypatch.setattr(LiveRunner, "epoch_s", 2)
     monkeypatch.setattr(live_epochs, "_STEPS_RETAINED", 0)
     thread = live(copy.function)
 
@@ -214,8 +160,8 @@ def test_epochs_follow_each_other_and_the_log_is_truncated(
 def test_the_time_of_an_epoch_ends_between_two_records(
     copy: Copy, live: Callable[..., DriverThread], monkeypatch: pytest.MonkeyPatch, python: bool
 ) -> None:
-    """While records wait, Spark stops to ask for them, and the last one is published in this epoch."""
-    monkeypatch.setattr(LiveRunner, "epoch_s", 5)
+    """While records wait, the driver ends the epoch: the last one that was read is published in it."""
+    monkeypatch.setattr(LiveRunner, "epoch_s", 1)
 
     @F.udf("string", useArrow=True)
     def same(value: str) -> str:
@@ -223,10 +169,10 @@ def test_the_time_of_an_epoch_ends_between_two_records(
 
     def function(ctx: JobContext) -> None:
         rows = ctx.source(copy.source).select("key", F.col("value").cast("string").alias("value"))
-        rows = rows.where(F.sha2(F.repeat("value", 100_000), 256) != "")  # about a millisecond
+        rows = rows.where(F.expr("reflect('java.lang.Thread', 'sleep', 2L)").isNotNull())
         ctx.sink(rows.withColumn("value", same("value")) if python else rows, topic=copy.out, name="out")
 
-    copy.send_numbers(9_000)
+    copy.send_numbers(2_000)
     thread = live(function)
     thread.await_(copy.is_published, "all is published, in more than one epoch")
     stop(thread)

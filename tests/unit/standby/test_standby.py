@@ -209,7 +209,9 @@ class Workers:
         self.standby._state = StandbyState.READY
         self.standby._emit = self.events.append
         self.standby._spark = cast(Any, None)
-        self.standby._driver = cast(Any, SimpleNamespace(check=lambda: None))
+        parking = SimpleNamespace(connect=lambda: None, refresh=lambda *_: None)
+        self.standby._driver = cast(Any, SimpleNamespace(check=lambda: None, parking=parking))
+        self.standby._live, self.standby._scratch = [], Path()
         self.standby._prepared = cast(Any, SimpleNamespace(refresh=lambda: None))
         self.fail = True
 
@@ -251,7 +253,7 @@ def test_a_standby_without_a_jvm_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_that_hangs_delays_no_promotion_and_makes_the_standby_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(monkeypatch, RuntimeError("unused"), jvm_runs=True)
     standby, answers = workers.standby, threading.Event()
-    standby._driver = cast(Any, SimpleNamespace(check=lambda: answers.wait(60) and None))
+    standby._driver.check = lambda: answers.wait(60) and None  # type: ignore[method-assign,func-returns-value]
     followed: list[int] = []
     state = SimpleNamespace(committed={})
     prepared = SimpleNamespace(state=state, refresh=lambda: None, follow=lambda: followed.append(1))

@@ -60,7 +60,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     publisher.atEnd(LiveReader.class, () -> forget(slice.run()));
     kept = KEPT.remove(slice.key());
     if (kept == null) {
-      kept = new Kept(open());
+      kept = new Kept(open(slice));
     }
     if (!kept.next.equals(next)) {
       kept.seek(next);
@@ -149,7 +149,30 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     }
   }
 
-  private KafkaConsumer<byte[], byte[]> open() {
+  /** Connects the consumer of a task that is not started, or keeps it connected; it reads no record. */
+  static void connect(Slice slice) {
+    Kept known = KEPT.remove(slice.key()); // a task that starts in between opens another one
+    Kept kept = known == null ? new Kept(open(slice)) : known;
+    try {
+      kept.consumer.endOffsets(slice.starts().keySet());
+      for (TopicPartition read : slice.starts().keySet()) { // the task notices later ones
+        kept.partitions.computeIfAbsent(read.topic(), topic -> kept.consumer.partitionsFor(topic).size());
+      }
+    } catch (RuntimeException away) {
+      kept.consumer.close(CloseOptions.timeout(Duration.ZERO));
+      throw away;
+    }
+    keep(slice.key(), kept);
+  }
+
+  private static void keep(Key key, Kept kept) {
+    Kept other = KEPT.put(key, kept);
+    if (other != null) {
+      other.consumer.close(CloseOptions.timeout(Duration.ZERO));
+    }
+  }
+
+  private static KafkaConsumer<byte[], byte[]> open(Slice slice) {
     Map<String, Object> options = new HashMap<>(slice.options());
     options.put("key.deserializer", ByteArrayDeserializer.class.getName());
     options.put("value.deserializer", ByteArrayDeserializer.class.getName());
@@ -236,18 +259,16 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     if (consumer == null) {
       return;
     }
-    Kept other = consumer;
     if (!failed && unfinished == null && !publisher.isClosed()) {
       consumer.next = new HashMap<>(next);
-      other = KEPT.put(slice.key(), consumer);
-    }
-    if (other != null) {
-      other.consumer.close(CloseOptions.timeout(Duration.ZERO));
+      keep(slice.key(), consumer);
+    } else {
+      consumer.consumer.close(CloseOptions.timeout(Duration.ZERO));
     }
   }
 
   /** Closes the consumers of a query that has ended. */
-  private static void forget(String run) {
+  static void forget(String run) {
     KEPT.entrySet().removeIf(
         entry -> {
           boolean ended = entry.getKey().run().equals(run);

@@ -192,6 +192,7 @@ public final class RepeatableKafka implements TableProvider {
     private final Map<TopicPartition, Long> ends = new HashMap<>();
     private final boolean ownGroup;
     private Map<String, Object> consumerOptions;
+    private volatile LiveReader.Slice[] slices = {};
     private boolean waits;
     private boolean wasIdle;
 
@@ -314,7 +315,7 @@ public final class RepeatableKafka implements TableProvider {
       InputPartition[] partitions = kafka.planInputPartitions(start);
       Arrays.sort(partitions, ORDER);
       starts = new HashMap<>();
-      LiveReader.Slice[] slices = new LiveReader.Slice[liveTasks(start, partitions.length)];
+      LiveReader.Slice[] slices = new LiveReader.Slice[liveTasks(offsets(start), partitions.length)];
       for (int number = 0; number < partitions.length; number++) {
         KafkaBatchInputPartition partition = (KafkaBatchInputPartition) partitions[number];
         int task = number % slices.length;
@@ -327,13 +328,33 @@ public final class RepeatableKafka implements TableProvider {
         slices[task].starts().put(range.topicPartition(), range.fromOffset());
         starts.put(range.topicPartition(), range.fromOffset());
       }
+      this.slices = slices;
       return slices;
     }
 
-    private int liveTasks(Offset start, int partitions) {
+    @Override
+    void connect() {
+      for (LiveReader.Slice slice : slices) {
+        LiveReader.connect(slice);
+      }
+    }
+
+    /** Spark sends the slices to the tasks when these start. */
+    @Override
+    boolean move(Map<TopicPartition, Long> to) {
+      for (LiveReader.Slice slice : slices) {
+        slice.starts().replaceAll((partition, start) -> to.get(partition));
+      }
+      starts = to;
+      return liveTasks(to, to.size()) > slices.length;
+    }
+
+    private int liveTasks(Map<TopicPartition, Long> from, int partitions) {
       long backlog = 0;
-      Map<TopicPartition, Long> from = offsets(start);
-      for (Map.Entry<TopicPartition, Long> newest : offsets(kafka.latestOffset(start, ReadLimit.allAvailable())).entrySet()) {
+      Map<TopicPartition, Object> start = new HashMap<>(from);
+      Offset known = new KafkaSourceOffset(scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(start)));
+      Offset latest = kafka.latestOffset(known, ReadLimit.allAvailable());
+      for (Map.Entry<TopicPartition, Long> newest : offsets(latest).entrySet()) {
         backlog += newest.getValue() - Math.max(0, from.getOrDefault(newest.getKey(), 0L));
       }
       return Math.max(1, Math.min(partitions, backlog > BACKLOG_RECORDS ? mostLiveTasks : 1));
@@ -412,6 +433,7 @@ public final class RepeatableKafka implements TableProvider {
     @Override
     public void stop() {
       super.stop();
+      LiveReader.forget(run);
       try {
         poll.close();
       } finally {

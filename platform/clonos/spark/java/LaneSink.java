@@ -168,7 +168,7 @@ public final class LaneSink implements TableProvider {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
       EpochGuard.requireFirstAttempt();
-      RecordColumns columns = new RecordColumns(schema, defaultTopic, job, epoch);
+      RecordColumns columns = new RecordColumns(schema, defaultTopic, job, epoch + plan.ahead());
       TaskPlan.Rows rows = plan.rows().get(partition);
       if (rows == TaskPlan.Rows.PUBLISH) {
         SpooledQuery points = isLocal && plan.points() ? find(query) : null;

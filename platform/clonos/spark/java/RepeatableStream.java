@@ -51,7 +51,7 @@ public abstract class RepeatableStream implements MicroBatchStream {
   private static volatile String consumers = UUID.randomUUID().toString();
 
   final String run;
-  final int mostLiveTasks;
+  volatile int mostLiveTasks;
   final Set<String> finished; // topics
 
   /** Ages of the records that tasks have read, at `plannedAt`. */
@@ -92,6 +92,17 @@ public abstract class RepeatableStream implements MicroBatchStream {
 
   /** Ends a wait for records. Any thread may call this. */
   abstract void wakeUp();
+
+  /** Connects what reads a live epoch whose tasks are not started, or keeps it connected. */
+  abstract void connect();
+
+  /**
+   * Lets a live epoch whose tasks are not started begin at other offsets.
+   *
+   * @param to the offset of each of its partitions
+   * @return whether an epoch with these offsets would have more tasks
+   */
+  abstract boolean move(Map<TopicPartition, Long> to);
 
   /** Whether the source may wait for records: no other one would have to wait too. */
   final boolean mayWait() {
@@ -165,6 +176,31 @@ public abstract class RepeatableStream implements MicroBatchStream {
               starts.computeIfAbsent(partition.topic(), topic -> new TreeMap<>()).put(partition.partition(), start));
     }
     return new ObjectMapper().writeValueAsString(starts);
+  }
+
+  /** Connects what reads a live epoch whose tasks are not started, or keeps it connected. */
+  public static void connectLive(String run) {
+    for (RepeatableStream source : of(run)) {
+      source.connect();
+    }
+  }
+
+  /**
+   * Lets the live epoch of a query, whose tasks are not started, begin at other offsets.
+   *
+   * @param to by topic and partition, for all partitions of the epoch
+   * @param mostTasks of each later epoch
+   * @return whether an epoch with these offsets would have more tasks
+   */
+  public static boolean moveLive(String run, Map<String, Map<Integer, Number>> to, int mostTasks) {
+    boolean more = false;
+    for (RepeatableStream source : of(run)) {
+      source.mostLiveTasks = mostTasks;
+      Map<TopicPartition, Long> moved = new HashMap<>(source.starts);
+      moved.replaceAll((partition, start) -> to.get(partition.topic()).get(partition.partition()).longValue());
+      more |= source.move(moved);
+    }
+    return more;
   }
 
   /** Lets queries that start later use new consumers: earlier ones may keep records of a topic that was deleted. */

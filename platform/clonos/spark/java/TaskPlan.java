@@ -14,8 +14,9 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
  * @param pass how the tasks publish their lanes; null: no task does
  * @param points whether the tasks of a local master report the points of the protocol, in tests
  * @param live run id of a live query, for its {@link LivePublisher}; null: the epoch is not live
+ * @param ahead the number of the epoch, less that of Spark's batch
  */
-record TaskPlan(List<Rows> rows, Pass pass, boolean points, String live) implements Serializable {
+record TaskPlan(List<Rows> rows, Pass pass, boolean points, String live, long ahead) implements Serializable {
   private static final ObjectMapper JSON = new ObjectMapper();
 
   static TaskPlan parse(String json) {

@@ -76,7 +76,7 @@ public final class LaneProducer implements AutoCloseable {
     acknowledgedBytes = TaskProgress.acknowledgedBytes(options.getOrDefault("client.id", ""));
   }
 
-  /** Connects to the brokers of a topic. */
+  /** Connects to the brokers of a topic, or keeps connected, before {@link #init}: this fences no producer. */
   public void connect(String topic) {
     producer.partitionsFor(topic);
   }
