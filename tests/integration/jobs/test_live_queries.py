@@ -117,6 +117,7 @@ def test_partitions_that_are_added_are_read_before_the_time_of_the_epoch_is_over
 def test_the_commit_interval_is_the_shortest_pause_between_two_steps(
     copy: Copy, live: Callable[..., DriverThread]
 ) -> None:
+    """Records of a backlog share them."""
     interval_s = 0.5
     thread = live(copy.function, commitInterval=f"{interval_s}s")
     copy.send_numbers(1)
@@ -125,12 +126,15 @@ def test_the_commit_interval_is_the_shortest_pause_between_two_steps(
     while time.monotonic() < began + 4 * interval_s:
         copy.send_numbers(1)
     thread.await_(copy.is_published, "all is published")
-    stop(thread)
     lasted_s = time.monotonic() - began
+    copy.send_numbers(6_000)
+    thread.await_(copy.is_published, "a backlog is published")
+    stop(thread)
     assert copy.faults() == {}
     steps = sum(event["steps"] for event in thread.events if event["event"] == "epoch")
-    # Besides: the first record's, the first one of the loop, and the last ones, which a stop does not let wait.
-    assert 3 <= steps <= 4 + lasted_s / interval_s
+    # Besides: the first record's, the first one of the loop, the last ones, which a stop does not let wait, and those
+    # of the backlog, whose fetches do not wait.
+    assert 3 <= steps <= 8 + lasted_s / interval_s
 
 
 def test_epochs_follow_each_other_and_the_log_is_truncated(

@@ -36,6 +36,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private static final long LONGEST_POLL_NANOS = 100_000_000L; // a cut is noticed within this time
   private static final long LONGEST_GAP_NANOS = 1_000_000_000L;
   private static final int EXPECTED_RECORDS = 3; // if it expects these in a pause of the publisher, a fetch waits
+  private static final int MANY_RECORDS = 500; // after a fetch of these, the next one does not wait: they are a backlog
+  private static final int MOST_RECORDS = 5_000; // of a fetch
+  private static final long LEAD_NANOS = 2_000_000L; // a fetch that waits ends this time before the next step
   private static final long COUNTED_NANOS = 1_000_000_000L; // partitions are counted this often
   private static final int SMOOTHING = 8; // of the moving average
 
@@ -100,6 +103,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     Map<TopicPartition, Long> next = Map.of();
     Iterator<ConsumerRecord<byte[], byte[]>> fetched = Collections.emptyIterator();
     long fetchedAt;
+    int count; // of the records that it fetched last
     long gapNanos = LONGEST_GAP_NANOS; // between two records: moving average
     final Map<String, Integer> partitions = new HashMap<>(); // the number of each topic
     long countedAt = System.nanoTime() - COUNTED_NANOS;
@@ -124,9 +128,10 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
 
     void fetch(long longestNanos) {
       ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofNanos(longestNanos));
+      count = records.count();
       if (!records.isEmpty()) {
         long now = System.nanoTime();
-        long gap = Math.min((now - fetchedAt) / records.count(), LONGEST_GAP_NANOS);
+        long gap = Math.min((now - fetchedAt) / count, LONGEST_GAP_NANOS);
         gapNanos += (gap - gapNanos) / SMOOTHING;
         fetchedAt = now;
       }
@@ -181,6 +186,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     options.put("auto.offset.reset", "none");
     options.put("enable.metrics.push", "false");
     options.putIfAbsent("metadata.max.age.ms", "10000"); // new partitions are noticed within this time
+    options.putIfAbsent("max.poll.records", Integer.toString(MOST_RECORDS));
     options.put("fetch.max.wait.ms", "500"); // a record ends it; an idle topic costs two fetches a second
     return new KafkaConsumer<>(options);
   }
@@ -201,8 +207,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
           return RecordStatus.newStatusWithoutArrivalTime(false);
         }
         long pause = publisher.pauseNanos();
-        boolean shares = kept.gapNanos * EXPECTED_RECORDS < pause;
-        long early = shares ? kept.fetchedAt + pause - System.nanoTime() : 0;
+        boolean shares = kept.gapNanos * EXPECTED_RECORDS < pause && kept.count < MANY_RECORDS;
+        long fetchAt = shares ? Math.max(kept.fetchedAt + pause, publisher.dueNanos() - LEAD_NANOS) : 0;
+        long early = shares ? fetchAt - System.nanoTime() : 0;
         if (early > 0) {
           LockSupport.parkNanos(Math.min(Math.min(early, left), LONGEST_POLL_NANOS));
           if (early > LONGEST_POLL_NANOS) {

@@ -40,8 +40,11 @@ public abstract class LivePublisher implements AutoCloseable {
   /** Whether the epoch's tasks must end; fails if rows could not be published. */
   abstract boolean isCut();
 
-  /** How long rows wait before they are published, now: a source may wait as long for further records. */
+  /** How long rows wait at most before they are published, now: a source may wait as long for further records. */
   abstract long pauseNanos();
+
+  /** When waiting rows are published next, in the time of {@link System#nanoTime}; estimated while rows are published. */
+  abstract long dueNanos();
 
   abstract boolean isClosed();
 

@@ -33,6 +33,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   private static final int PAUSE_PER_STEP = 2; // the pause, in durations of a step
   private static final int FEW_RECORDS = 4; // after a step of these, a longer pause adds more latency than it saves CPU time
   private static final long PAUSE_NANOS = 5_000_000L; // after a step of a few records
+  private static final long BURST_NANOS = 1_000_000L; // under load, the first row waits for those of the same fetch
   private static final long LONGEST_PAUSE_NANOS = 30_000_000L;
   private static final long LONGEST_WAIT_NANOS = 100_000_000L; // a cut ends a pause within this time
   private static final long FIRST_STEP_NANOS = 3_000_000L; // the assumed duration
@@ -64,6 +65,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
 
   private volatile boolean cut;
   private volatile long pauseNanos;
+  private volatile long dueNanos = System.nanoTime();
   private boolean publishing;
   private boolean closed;
   private volatile CarriedError failure;
@@ -200,6 +202,11 @@ public final class StepPublisher extends LivePublisher implements Runnable {
     return pauseNanos;
   }
 
+  @Override
+  long dueNanos() {
+    return dueNanos;
+  }
+
   /** Waits until all rows are published. */
   public synchronized void drain() {
     while (failure == null && !closed && (publishing || !rows.isEmpty())) {
@@ -251,20 +258,21 @@ public final class StepPublisher extends LivePublisher implements Runnable {
 
   @Override
   public void run() {
-    long endedAt = System.nanoTime() - LONGEST_PAUSE_NANOS;
     long typical = FIRST_STEP_NANOS;
     try {
       while (true) {
-        Step step = awaitStep(endedAt);
+        Step step = awaitStep();
         if (step == null) {
           return;
         }
         long began = System.nanoTime();
+        dueNanos = began + typical + pauseNanos;
         publish(step);
-        endedAt = System.nanoTime();
+        long endedAt = System.nanoTime();
         typical += (endedAt - began - typical) / SMOOTHING;
         long pace = step.inputRecords() > FEW_RECORDS ? Math.min(PAUSE_PER_STEP * typical, LONGEST_PAUSE_NANOS) : 0;
         pauseNanos = Math.max(shortestPauseNanos, pace);
+        dueNanos = endedAt + pauseNanos;
         finish(step, endedAt - began);
       }
     } catch (Throwable failed) {
@@ -285,13 +293,13 @@ public final class StepPublisher extends LivePublisher implements Runnable {
       long inputRecords,
       long deadLetters) {}
 
-  private synchronized Step awaitStep(long endedAt) throws InterruptedException {
+  private synchronized Step awaitStep() throws InterruptedException {
+    long due = dueNanos;
     while (rows.isEmpty() && !closed) {
       wait();
+      due = Math.max(dueNanos, System.nanoTime() + (pauseNanos > shortestPauseNanos ? BURST_NANOS : 0));
     }
-    for (long early = endedAt + pauseNanos - System.nanoTime();
-        early > 0 && !closed && !cut;
-        early = endedAt + pauseNanos - System.nanoTime()) {
+    for (long early = due - System.nanoTime(); early > 0 && !closed && !cut; early = due - System.nanoTime()) {
       long nanos = Math.min(early, LONGEST_WAIT_NANOS);
       wait(nanos / 1_000_000, (int) (nanos % 1_000_000));
     }
