@@ -134,7 +134,12 @@ def test_a_parked_query_writes_and_fences_nothing_before_its_promotion(
     monkeypatch.setattr(live_epochs, "RETAINED_EPOCHS", 2)
     job.copy.send_numbers(300)
     job.promote()
-    before.join(60)
+
+    def is_fenced() -> bool:
+        job.copy.send_numbers(3)  # a driver notices the claim at its next step
+        return before.failure is not None
+
+    eventually(is_fenced, "the former driver notices the claim", poll_s=0.2)
     assert isinstance(before.failure, Superseded)
     standby.await_(job.copy.is_published, "all is published")
     assert standby.driver.run_id("out") == parked.run_id
