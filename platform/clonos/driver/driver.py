@@ -382,7 +382,10 @@ class Driver:
         silent = self._kafka_watch.was_silent_within(_OUTAGE_FOLLOWS_S)
         if error.retry and silent and self._assumed_outages < _ASSUMED_OUTAGES:
             self._assumed_outages += 1
-            outage = BrokerUnavailable(f"Kafka did not answer for a while: {error.what}")
+            outage = BrokerUnavailable(
+                f"Kafka did not answer at some time in the last {_OUTAGE_FOLLOWS_S:.0f} s. "
+                f"This may follow from it: {error.what}"
+            )
             outage.__cause__ = error
             return outage
         return error

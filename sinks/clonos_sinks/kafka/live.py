@@ -79,12 +79,16 @@ class LiveLanes:
 
     def _producer(self, lane: Lane) -> JvmProducer:
         """Return the lane's producer, which fences none before its `JvmProducer.init`."""
-        if lane.number not in self._producers:
-            name = lane.transactional_id
-            options = self._connection | producer_options(lane, lane.timeout_ms) | _LINGER
-            options |= {"client.id": name, "transactional.id": name}
-            self._producers[lane.number] = JvmProducer(self._spark, options)
-        return self._producers[lane.number]
+        known = self._producers.get(lane.number)
+        if known is not None:
+            return known
+        name = lane.transactional_id
+        options = self._connection | producer_options(lane, lane.timeout_ms) | _LINGER
+        created = JvmProducer(self._spark, options | {"client.id": name, "transactional.id": name})
+        kept = self._producers.setdefault(lane.number, created)  # a promotion may overlap a `connect`
+        if kept is not created:
+            created.close()
+        return kept
 
     def begin(self, epoch: SinkEpoch, partitions: int) -> TaskPlan:
         """Open the lanes, unless an earlier epoch did, and let the tasks hand their rows to the publisher.

@@ -2,6 +2,7 @@ package clonos;
 
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -10,11 +11,13 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
 import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -138,7 +141,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       fetched = records.iterator();
     }
 
-    /** Whether a topic has more partitions than before. The client's metadata says so, at no cost of a request. */
+    /** Whether a topic has more partitions than before, by the client's metadata. A deleted topic must not block a stop. */
     boolean hasGrown() {
       if (System.nanoTime() - countedAt < COUNTED_NANOS) {
         return false;
@@ -146,9 +149,13 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       countedAt = System.nanoTime();
       boolean grown = false;
       for (TopicPartition read : consumer.assignment()) {
-        int count = consumer.partitionsFor(read.topic()).size();
-        Integer before = partitions.put(read.topic(), count);
-        grown |= before != null && count > before;
+        try {
+          int number = consumer.partitionsFor(read.topic(), Duration.ZERO).size();
+          Integer before = partitions.put(read.topic(), number);
+          grown |= before != null && number > before;
+        } catch (TimeoutException unknown) {
+          // The metadata lacks the topic now.
+        }
       }
       return grown;
     }
@@ -208,8 +215,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         }
         long pause = publisher.pauseNanos();
         boolean shares = kept.gapNanos * EXPECTED_RECORDS < pause && kept.count < MANY_RECORDS;
-        long fetchAt = shares ? Math.max(kept.fetchedAt + pause, publisher.dueNanos() - LEAD_NANOS) : 0;
-        long early = shares ? fetchAt - System.nanoTime() : 0;
+        long sharedAt = Math.max(kept.fetchedAt + pause, publisher.dueNanos() - LEAD_NANOS);
+        long early = shares ? sharedAt - System.nanoTime() : 0;
         if (early > 0) {
           LockSupport.parkNanos(Math.min(Math.min(early, left), LONGEST_POLL_NANOS));
           if (early > LONGEST_POLL_NANOS) {
@@ -274,11 +281,12 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     }
   }
 
-  /** Closes the consumers of a query that has ended. */
-  static void forget(String run) {
+  /** Closes the consumers of a query, except those of the tasks of its next epoch. */
+  static void forget(String run, Slice... except) {
+    Set<Key> next = Arrays.stream(except).map(Slice::key).collect(Collectors.toSet());
     KEPT.entrySet().removeIf(
         entry -> {
-          boolean ended = entry.getKey().run().equals(run);
+          boolean ended = entry.getKey().run().equals(run) && !next.contains(entry.getKey());
           if (ended) {
             entry.getValue().consumer.close(CloseOptions.timeout(Duration.ZERO));
           }

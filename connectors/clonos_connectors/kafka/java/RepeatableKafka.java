@@ -329,6 +329,7 @@ public final class RepeatableKafka implements TableProvider {
         starts.put(range.topicPartition(), range.fromOffset());
       }
       this.slices = slices;
+      LiveReader.forget(run, slices); // those of other tasks hold records and connections
       return slices;
     }
 
