@@ -461,6 +461,7 @@ class Driver:
                 raise
             return error
         self._own = own
+        self.parking.open()
         self._events.generation = own.owner.generation
         self._forget_positions()
         claimed = report.Claimed(

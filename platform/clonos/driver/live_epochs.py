@@ -40,7 +40,7 @@ from clonos.settings import KafkaSettings
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, offset_entry, source_line
 from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, local_task_failures
-from clonos.spark.source_streams import first_offsets, move_live
+from clonos.spark.source_streams import first_offsets, move_live, needs_live_tasks
 from clonos.telemetry.driver_events import Epoch
 
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
@@ -137,14 +137,15 @@ class LiveRunner(EpochRunner):
         self._reporting = threading.Lock()
         self._live: EpochScope | None = None  # the scope of the newest epoch
         self.resumes_at: Progress | None = None  # where the first epoch of a parked query begins
-        self._needs_tasks = False  # whether the epoch should have more tasks
+        self._was_moved = False  # whether the epoch begins elsewhere than Spark planned
 
     def _inputs(self, _epoch: int, partitions: int) -> tuple[Planned, str]:
         self._find_query()
         self._writer.run_id = self._run_id
         self._writer.commit_interval_ms = self._job.spec.spec.trigger.commit_interval_ms
         if self.resumes_at is not None and not self._offsets:
-            self._needs_tasks = move_live(self._spark, self._run_id, self.resumes_at, self.most_tasks)
+            move_live(self._spark, self._run_id, self.resumes_at, self.most_tasks)
+            self._was_moved = True
         self._offsets = first_offsets(self._spark, self._run_id)
         scan = tuple(
             InputSlice("range", topic, partition, start, start)
@@ -179,9 +180,8 @@ class LiveRunner(EpochRunner):
         self._records = 0
         self._reported = False
         self._ended = threading.Event()
-        if self.stopping or self._needs_tasks:  # a stop that came before the publisher was ready
+        if self.stopping:  # a stop that came before the publisher was ready
             self._writer.cut()
-        self._needs_tasks = False
         threading.Thread(target=self._report_often, args=(begun, self._ended), name="clonos-live", daemon=True).start()
         return plan
 
@@ -204,6 +204,11 @@ class LiveRunner(EpochRunner):
 
     def _report_often(self, begun: Begun, ended: threading.Event) -> None:
         due = Deadline(self.epoch_s)
+        if self._was_moved:
+            self._was_moved = False
+            with contextlib.suppress(Py4JError):  # Kafka may be away: the tasks notice it
+                if needs_live_tasks(self._spark, self._run_id):
+                    self._writer.cut()
         while not ended.wait(_REPORT_S if self._reported else _FIRST_REPORT_S):
             with self._reporting, contextlib.suppress(Py4JError):  # the JVM has exited: the driver notices it
                 if not ended.is_set():

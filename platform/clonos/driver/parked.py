@@ -207,6 +207,12 @@ class Parking:
         for parked in list(self._parked.values()):
             parked.connect()
 
+    def open(self) -> None:
+        """Initialise the producers of the parked queries in the background, once the job is claimed."""
+        for parked in self._parked.values():
+            if parked.is_parked:
+                parked.writer.open()
+
     def parked(self, query: str) -> Parked | None:
         """Return the query if it waits for its first epoch."""
         parked = self._parked.get(query)

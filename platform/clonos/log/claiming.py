@@ -34,7 +34,7 @@ from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, known_control, lane_id
 from clonos.log.platform_identity import Platform, refuse, taken_over
 from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
-from clonos.log.reading import LogReader, Tail, shared_reader
+from clonos.log.reading import SINGLE_RECORD_TRANSACTION, LogReader, Tail, shared_reader
 from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, Plan, Record, Resolution, encode
 from clonos.log.topic import CONTROL, ensure_log_topic, log_deleted, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened, was_fenced
@@ -142,7 +142,9 @@ class Ownership:
             except (Aborted, Unknown, EpochFailed) as failure:
                 self._check_owner_in_thread()
                 raise EpochFailed(f"A lane could not be claimed: {failure}.") from failure
-            newest = reader.tail(assignment.partition, visible=offset)
+            end = reader.end(assignment.partition, visible=offset)
+            is_last = end == offset + SINGLE_RECORD_TRANSACTION
+            newest = Tail(offset, claim, end) if is_last else reader.tail(assignment.partition)
             if newest is None or newest.record.owner != self.owner:
                 self._check_owner_in_thread()
                 raise EpochFailed(f"The claim of {self.topic}[{assignment.partition}] did not stay the newest.")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from clonos.errors import CausalLogDamaged, EpochFailed, ForeignRecord, Superseded
 from clonos.kafka import topics_missing
-from clonos.log.reading import LogReader, Positioned
+from clonos.log.reading import SINGLE_RECORD_TRANSACTION, LogReader, Positioned
 from clonos.log.records import (
     AssignLanes,
     Claim,
@@ -294,7 +294,10 @@ class ControlWriter:
         Raises:
             Superseded: Another driver claimed the job after this driver's claim.
         """
-        tail = self._reader.tail(CONTROL, visible=visible)
+        end = self._reader.end(CONTROL, visible=visible)
+        if self._newest >= 0 and end == self._newest + SINGLE_RECORD_TRANSACTION:
+            return  # no record follows its own newest one
+        tail = self._reader.tail(CONTROL)
         if tail is None:
             raise log_deleted(self._topic)
         if tail.record.owner != self.owner:

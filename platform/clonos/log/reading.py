@@ -205,6 +205,10 @@ class LogReader:
             raise Superseded(f"Generation {tail.record.owner} owns {lane}; this driver was {owner}.")
         return tail
 
+    def end(self, partition: int, *, visible: int = -1) -> int:
+        """Return the last stable offset of a log partition, once the committed record at `visible` is visible."""
+        return self._bounds_beyond(partition, visible)[1]
+
     def _bounds_beyond(self, partition: int, visible: int) -> tuple[int, int]:
         deadline = Deadline(_TIMEOUT_S)
         while True:

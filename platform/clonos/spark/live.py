@@ -45,6 +45,9 @@ class LiveWriter(EpochWriter, Protocol):
     def connect(self, job: str, query: str) -> None:
         """Connect the producers before the job is claimed, or keep them connected; this fences no producer."""
 
+    def open(self) -> None:
+        """Initialise the connected producers in the background, once the job is claimed. `begin` waits for them."""
+
     def take(self) -> Steps:
         """Return what was published since the last call."""
 

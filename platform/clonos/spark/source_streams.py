@@ -113,7 +113,7 @@ def connect_live(spark: SparkSession, run_id: str) -> None:
     jvm_of(spark).clonos.RepeatableStream.connectLive(run_id)
 
 
-def move_live(spark: SparkSession, run_id: str, starts: Progress, most_tasks: int) -> bool:
+def move_live(spark: SparkSession, run_id: str, starts: Progress, most_tasks: int) -> None:
     """Let a live epoch whose tasks are not started begin at other offsets.
 
     Args:
@@ -121,11 +121,14 @@ def move_live(spark: SparkSession, run_id: str, starts: Progress, most_tasks: in
         run_id: ``StreamingQuery.runId``.
         starts: The offset of each partition of the epoch.
         most_tasks: The most tasks of each later epoch.
-
-    Returns:
-        Whether an epoch with these offsets would have more tasks.
     """
-    return bool(jvm_of(spark).clonos.RepeatableStream.moveLive(run_id, starts, most_tasks))
+    # As text: Py4J would ask the JVM for each entry of a map.
+    jvm_of(spark).clonos.RepeatableStream.moveLive(run_id, msgspec.json.encode(starts).decode(), most_tasks)
+
+
+def needs_live_tasks(spark: SparkSession, run_id: str) -> bool:
+    """Return whether the newest live epoch of a running query would have more tasks if it began now."""
+    return bool(jvm_of(spark).clonos.RepeatableStream.needsLiveTasks(run_id))
 
 
 def set_bound(spark: SparkSession, run_id: str, records: int) -> None:

@@ -7,7 +7,7 @@ it still owns the lane, as in `clonos_sinks.kafka.spooled`. The producers are ke
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import msgspec
@@ -50,6 +50,7 @@ class LiveLanes:
         self.topic = settings.topic
         self._publisher: StepPublisher | None = None
         self._producers: dict[int, JvmProducer] = {}  # by lane
+        self._opening: dict[int, Future[None]] = {}  # by lane: an init that began before the first epoch
         self._ends: list[int] = []
         self.run_id = ""  # of the query; set before the first epoch
         self.commit_interval_ms = 0  # set before the first epoch
@@ -76,6 +77,12 @@ class LiveLanes:
         for lane in self._settings.lanes(SinkEpoch(identity, self._kafka, tuple(lanes))):
             for topic in topics:
                 self._producer(lane).connect(topic)
+
+    def open(self) -> None:
+        """Initialise the connected producers in the background, once the job is claimed. `begin` waits for them."""
+        pool = ThreadPoolExecutor(LANES, "clonos-live")
+        self._opening = {lane: pool.submit(producer.init) for lane, producer in list(self._producers.items())}
+        pool.shutdown(wait=False)
 
     def _producer(self, lane: Lane) -> JvmProducer:
         """Return the lane's producer, which fences none before its `JvmProducer.init`."""
@@ -119,7 +126,10 @@ class LiveLanes:
     def _open(self, lanes: tuple[Lane, ...]) -> None:
         def open_lane(lane: Lane) -> None:
             try:
-                self._producer(lane).init()
+                if (opening := self._opening.pop(lane.number, None)) is not None:
+                    opening.result()
+                else:
+                    self._producer(lane).init()
             except ProducerFailed as failure:
                 what = f"No transaction could be opened as {lane.transactional_id}"
                 raise failure.typed(what, BrokerUnavailable) from failure
@@ -137,6 +147,7 @@ class LiveLanes:
     def rehearse(self, _epoch: SinkEpoch, partitions: int) -> TaskPlan:
         """Let the tasks run live; they must have no rows."""
         self._publisher = StepPublisher(self._spark, self.run_id, "The rehearsal", self.commit_interval_ms)
+        self._publisher.begin((), "", (), (), (), {}, 0)
         return msgspec.structs.replace(TaskPlan.of_all("LIVE", partitions), live=self.run_id)
 
     def publish(self, epoch: SinkEpoch, _rows: EpochRows) -> list[LaneReport]:
@@ -176,6 +187,8 @@ class LiveLanes:
             publisher.close()
         while self._producers:
             self._producers.popitem()[1].close()
+        wait(self._opening.values())  # a late init would fence the next producer
+        self._opening.clear()
 
     def close(self) -> None:
         """Release the lanes after the query has ended."""

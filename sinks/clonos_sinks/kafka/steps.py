@@ -16,6 +16,17 @@ from clonos_sinks.kafka.clients import JvmProducer, failures
 _steps = msgspec.json.Decoder(Steps, strict=False)
 
 
+class Lanes(msgspec.Struct, frozen=True, rename="camel"):
+    """What a publisher learns about its lanes (Java: `clonos.StepMarkers.Lanes`)."""
+
+    log_topic: str
+    partitions: list[int]
+    ends: list[int]
+    heads: list[bytes]
+    topic_ids: dict[str, str]
+    began_millis: int
+
+
 class StepPublisher:
     """Publishes the rows of one run of a live query, in the driver's JVM. Its methods raise `ProducerFailed`.
 
@@ -41,16 +52,10 @@ class StepPublisher:
         timestamp_ms: int,
     ) -> None:
         """Begin an epoch: open producers, log partition, end of that partition and head of the markers of each lane."""
+        # As text: Py4J would ask the JVM for each entry.
+        lanes = Lanes(log_topic, list(partitions), list(ends), list(heads), dict(topic_ids), timestamp_ms)
         with failures(self._spark):
-            self._java.begin(
-                [producer.java for producer in producers],
-                log_topic,
-                list(partitions),
-                list(ends),
-                [bytearray(head) for head in heads],
-                dict(topic_ids),
-                timestamp_ms,
-            )
+            self._java.begin([producer.java for producer in producers], msgspec.json.encode(lanes).decode())
 
     def drain(self) -> list[int]:
         """Wait until all rows are published; returns the offset of the newest marker of each lane, -1 without one."""

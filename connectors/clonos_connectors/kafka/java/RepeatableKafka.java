@@ -342,12 +342,16 @@ public final class RepeatableKafka implements TableProvider {
 
     /** Spark sends the slices to the tasks when these start. */
     @Override
-    boolean move(Map<TopicPartition, Long> to) {
+    void move(Map<TopicPartition, Long> to) {
       for (LiveReader.Slice slice : slices) {
         slice.starts().replaceAll((partition, start) -> to.get(partition));
       }
       starts = to;
-      return liveTasks(to, to.size()) > slices.length;
+    }
+
+    @Override
+    boolean needsTasks() {
+      return liveTasks(starts, starts.size()) > slices.length;
     }
 
     private int liveTasks(Map<TopicPartition, Long> from, int partitions) {

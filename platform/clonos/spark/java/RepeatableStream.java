@@ -1,6 +1,7 @@
 package clonos;
 
 import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
@@ -100,9 +101,11 @@ public abstract class RepeatableStream implements MicroBatchStream {
    * Lets a live epoch whose tasks are not started begin at other offsets.
    *
    * @param to the offset of each of its partitions
-   * @return whether an epoch with these offsets would have more tasks
    */
-  abstract boolean move(Map<TopicPartition, Long> to);
+  abstract void move(Map<TopicPartition, Long> to);
+
+  /** Whether a live epoch that began where the newest one did would have more tasks now. Any thread may call this. */
+  abstract boolean needsTasks();
 
   /** Whether the source may wait for records: no other one would have to wait too. */
   final boolean mayWait() {
@@ -188,19 +191,22 @@ public abstract class RepeatableStream implements MicroBatchStream {
   /**
    * Lets the live epoch of a query, whose tasks are not started, begin at other offsets.
    *
-   * @param to by topic and partition, for all partitions of the epoch
+   * @param to as JSON: topic, partition, offset, for all partitions of the epoch
    * @param mostTasks of each later epoch
-   * @return whether an epoch with these offsets would have more tasks
    */
-  public static boolean moveLive(String run, Map<String, Map<Integer, Number>> to, int mostTasks) {
-    boolean more = false;
+  public static void moveLive(String run, String to, int mostTasks) throws JsonProcessingException {
+    Map<String, Map<Integer, Long>> offsets = new ObjectMapper().readValue(to, new TypeReference<>() {});
     for (RepeatableStream source : of(run)) {
       source.mostLiveTasks = mostTasks;
       Map<TopicPartition, Long> moved = new HashMap<>(source.starts);
-      moved.replaceAll((partition, start) -> to.get(partition.topic()).get(partition.partition()).longValue());
-      more |= source.move(moved);
+      moved.replaceAll((partition, start) -> offsets.get(partition.topic()).get(partition.partition()));
+      source.move(moved);
     }
-    return more;
+  }
+
+  /** Whether the newest live epoch of a query would have more tasks if it began now. */
+  public static boolean needsLiveTasks(String run) {
+    return Arrays.stream(of(run)).anyMatch(RepeatableStream::needsTasks);
   }
 
   /** Lets queries that start later use new consumers: earlier ones may keep records of a topic that was deleted. */

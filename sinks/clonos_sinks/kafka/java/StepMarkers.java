@@ -25,20 +25,29 @@ final class StepMarkers {
   private long step;
   private long total;
 
-  /** @param beganMillis the time of the epoch, at `beganNanos` of the JVM's monotonic clock */
-  StepMarkers(
+  /**
+   * The lanes of an epoch. Python makes it ({@code clonos_sinks.kafka.steps.Lanes}).
+   *
+   * @param ends the end of each lane's partition of the log, as its owner knows it
+   * @param heads the markers of each lane, without the fields of a step
+   * @param topicIds the ids of the topics that may have records of the steps
+   * @param beganMillis the time of the epoch; the tasks read their clock later
+   */
+  record Lanes(
       String logTopic,
       List<Integer> partitions,
-      List<? extends Number> ends,
+      List<Long> ends,
       List<byte[]> heads,
-      long beganMillis,
-      long beganNanos) {
-    this.logTopic = logTopic;
-    this.partitions = List.copyOf(partitions);
-    this.ends = new ArrayList<>();
-    ends.forEach(end -> this.ends.add(end.longValue()));
-    this.heads = List.copyOf(heads);
-    this.beganMillis = beganMillis;
+      Map<String, String> topicIds,
+      long beganMillis) {}
+
+  /** @param beganNanos when the epoch began, by the JVM's monotonic clock */
+  StepMarkers(Lanes lanes, long beganNanos) {
+    logTopic = lanes.logTopic();
+    partitions = lanes.partitions();
+    ends = new ArrayList<>(lanes.ends());
+    heads = lanes.heads();
+    beganMillis = lanes.beganMillis();
     this.beganNanos = beganNanos;
     newest = new ArrayList<>(Collections.nCopies(heads.size(), -1L));
   }

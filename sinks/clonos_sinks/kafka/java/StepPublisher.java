@@ -120,25 +120,16 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   /**
    * Begins an epoch; no row waits.
    *
-   * @param lanes open producers, one for each lane
-   * @param ends the end of each lane's partition of the log, as its owner knows it
-   * @param heads the markers of each lane, without the fields of a step
-   * @param topicIds the ids of the topics that may have records of the steps
-   * @param beganMillis the time of the epoch now; the tasks read their clock later
+   * @param producers open producers, one for each lane
+   * @param lanes as JSON: {@link StepMarkers.Lanes}
    */
-  public synchronized void begin(
-      List<LaneProducer> lanes,
-      String logTopic,
-      List<Integer> partitions,
-      List<? extends Number> ends,
-      List<byte[]> heads,
-      Map<String, String> topicIds,
-      long beganMillis) {
+  public synchronized void begin(List<LaneProducer> producers, String lanes) throws JsonProcessingException {
     long beganNanos = System.nanoTime();
     check();
-    producers = List.copyOf(lanes);
-    markers = new StepMarkers(logTopic, partitions, ends, heads, beganMillis, beganNanos);
-    this.topicIds = Map.copyOf(topicIds);
+    StepMarkers.Lanes begun = JSON.readValue(lanes, StepMarkers.Lanes.class);
+    this.producers = List.copyOf(producers);
+    markers = new StepMarkers(begun, beganNanos);
+    topicIds = begun.topicIds();
     next.clear();
     published = Map.of();
     cut = false;
