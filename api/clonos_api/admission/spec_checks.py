@@ -16,7 +16,7 @@ from clonos.errors import ArchiveInvalid, SpecError
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.locations import locate
 from clonos.jobs.secret_refs import references
-from clonos.jobs.spec import ExecutorResources, JobSpec
+from clonos.jobs.spec import Connection, ExecutorResources, JobSpec
 from clonos.resources.archives import check_name
 from clonos.resources.failures import SpecRefused
 from clonos.resources.service import FieldProblem
@@ -52,6 +52,7 @@ def check_spec(spec: JobSpec) -> list[FieldProblem]:
         *check_labels(spec.metadata.labels),
         *_check_params(part.params),
         *_check_spark_conf(part.spark_conf, on_cluster=bool(part.cluster)),
+        *_check_connections(part.connections),
         *check_size(spec, "the specification"),
         *_check_master(part.master),
         *_check_executors(part.executor),
@@ -163,6 +164,19 @@ def _check_spark_conf(conf: Mapping[str, str], *, on_cluster: bool) -> Iterator[
             yield FieldProblem(field=path, what="a field sets this", hint="use spec.executor.")
         else:
             yield from _check_spark_value(name, value, path)
+
+
+def _check_connections(connections: Mapping[str, Connection]) -> Iterator[FieldProblem]:
+    if len(connections) > MAX_ENTRIES:
+        yield FieldProblem(field="spec.connections", what=f"{MAX_ENTRIES} connections are the most")
+        return
+    for name, connection in connections.items():
+        path = f"spec.connections.{shown(name)}"
+        if not name or len(name) > MAX_PARAM_NAME or _has_controls(name + connection.url):
+            yield FieldProblem(field=path, what="the name is too long, or it or the URL holds control characters")
+        else:
+            yield from _check_value("url", connection.url, f"{path}.url")
+            yield from _check_value("password", connection.password, f"{path}.password")
 
 
 def check_setting(name: str, value: str, path: str) -> Iterator[FieldProblem]:

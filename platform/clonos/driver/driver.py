@@ -50,6 +50,7 @@ from clonos.errors import (
     SourceOffsetsExpired,
     StopTimedOut,
     Superseded,
+    TargetUnavailable,
 )
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
@@ -401,17 +402,22 @@ class Driver:
             self._service_waits += 1
         # Kafka may answer although a coordinator or a registry does not: then the next attempt shows it.
         ready = not self._stopped_within(pause) and wait_for_kafka(self._kafka, stopped=lambda: self._asked_to_stop)
-        while ready and isinstance(error, CheckpointUnavailable) and self._is_checkpoint_away():
+        while ready and isinstance(error, CheckpointUnavailable | TargetUnavailable) and self._is_still(error):
             ready = not self._stopped_within(_WAIT_S)
         if not ready:
             self._to(DriverState.STOPPED)
         return ready
 
-    def _is_checkpoint_away(self) -> bool:
+    def _is_still(self, outage: ClonosError) -> bool:
+        """Whether the checkpoint's file system, or the database of a sink, is still away."""
         try:
-            self.check()
+            if isinstance(outage, TargetUnavailable):
+                for query in self._context.queries:
+                    query.sink.check(self._kafka)
+            else:
+                self.check()
         except ClonosError as error:
-            return isinstance(error, CheckpointUnavailable)  # the next attempt reports any other error
+            return isinstance(error, type(outage))  # the next attempt reports any other error
         return False
 
     def _stopped_within(self, seconds: float) -> bool:

@@ -99,6 +99,20 @@ class ServiceUnavailable(EnvironmentFault, exit_code=112, retry=True, outage=Tru
     hint_default = "check the service. The job continues when it answers; on_outage= of the service changes this."
 
 
+class TargetUnavailable(EnvironmentFault, exit_code=114, retry=True, outage=True):
+    """The database of a sink does not answer, or another session locks what the sink writes; the job waits for it."""
+
+    kept_default = "each lane is in the database completely or not at all; the epoch in doubt is replayed."
+    hint_default = "check that the database runs and accepts connections. The job continues when it answers."
+
+
+class TargetRefused(EnvironmentFault, exit_code=101):
+    """The database of a sink rejects the login, or its user lacks a privilege."""
+
+    kept_default = "nothing was published by this attempt; an epoch in doubt is replayed when the job runs again."
+    hint_default = "correct the connection in the job's specification, or grant the privilege; then run the job again."
+
+
 class ScratchUnwritable(EnvironmentFault, exit_code=111, retry=True):
     """The folder for temporary files of drivers is full or not writable."""
 

@@ -81,7 +81,9 @@ class ResultNotSerialisable(UserError, exit_code=18):
 
 
 class RecordRejected(UserError, exit_code=19):
-    """Kafka rejects an output record permanently: it is too large, or its partition does not exist."""
+    """Kafka or a database rejects an output record permanently: it is too large, its partition does not exist, or it
+    breaks a constraint of its table.
+    """
 
     kept_default = "the record was not published."
     hint_default = "raise the topic's max.message.bytes, or fix the record's partition."
@@ -177,3 +179,10 @@ class PackagesInvalid(UserError, exit_code=120):
         "compile the lock again: `uv pip compile requirements.in --generate-hashes -o requirements.lock`; each package "
         "needs a wheel for the host's Python."
     )
+
+
+class TargetUnfit(UserError, exit_code=121):
+    """The table of a sink is missing, or its columns, types or unique indexes do not fit the sink's rows."""
+
+    kept_default = "nothing was published by this attempt; an epoch in doubt is replayed when the job runs again."
+    hint_default = "change the table or the job, then run the job again."

@@ -18,7 +18,7 @@ from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane, WritesLanes, Wri
 from clonos.faults import reach
 from clonos.log.reading import Tail, shared_reader
 from clonos.log.records import EpochIdentity
-from clonos.log.topic import CONTROL
+from clonos.log.topic import CONTROL, short_topic_id
 from clonos.resolve_command import resolve_command
 
 SINK_EPOCH: Final = "clonos.sinkEpoch"  # Spark's local property with the `LaneOrders`
@@ -40,6 +40,7 @@ class LaneOrders(msgspec.Struct, frozen=True):
     """Whether parts are only counted, because the epoch is committed."""
 
 
+_log_ids: dict[tuple[str, str], tuple[str, str]] = {}  # of this process: cluster and log → claim, id of the topic
 _encoder = msgspec.json.Encoder(enc_hook=lambda _settings: None)
 _decoder = msgspec.json.Decoder(LaneOrders, dec_hook=lambda _type, _none: worker_kafka())
 
@@ -252,6 +253,17 @@ def require_job(epoch: SinkEpoch) -> None:
     identity = epoch.identity
     reader = shared_reader(epoch.kafka, identity.log_topic)
     reader.own_tail(CONTROL, identity.owner, f"The job {identity.job}", tail_offset=epoch.plan_offset)
+
+
+def log_id(epoch: SinkEpoch) -> str:
+    """Return the causal log's topic, by Kafka's id of it; this process asks once for each claim."""
+    # A worker outlives a driver, and a log that was deleted and created again has the same name.
+    log = (epoch.kafka.bootstrap_servers, epoch.identity.log_topic)
+    claim, known = _log_ids.get(log, ("", ""))
+    if claim != epoch.identity.owner.claim_id:
+        known = short_topic_id(epoch.kafka, epoch.identity.log_topic)
+        _log_ids[log] = epoch.identity.owner.claim_id, known
+    return known
 
 
 def at_point(name: str, epoch: SinkEpoch, lane: SinkLane) -> None:

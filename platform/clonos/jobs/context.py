@@ -22,7 +22,7 @@ from clonos.formats import columns
 from clonos.formats.codec import Format
 from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
 from clonos.formats.registry import Pins
-from clonos.jobs.spec import JobSpec, Trigger, check_name
+from clonos.jobs.spec import Connection, JobSpec, Trigger, check_name
 from clonos.kafka import topics_missing, unlisted_topics_error
 from clonos.settings import KafkaSettings, Settings
 
@@ -249,6 +249,7 @@ class JobContext:
         every: str | None = None,
         dead_letters: DataFrame | None = None,
         connector: str = "kafka",
+        connection: str | None = None,
         **options: Any,
     ) -> None:
         """Publish `frame`. Each sink is one streaming query.
@@ -266,6 +267,7 @@ class JobContext:
             dead_letters: A DataFrame of `decode` with the policy ``dead-letter``, whose poison records this sink
                 publishes too. For queries that cannot carry the column ``poison``, such as aggregations.
             connector: Name in the entry point group ``clonos.sinks``.
+            connection: Name of a database in ``connections`` of the specification, for the connector ``sql``.
             options: Further arguments of the connector.
 
         Raises:
@@ -280,12 +282,24 @@ class JobContext:
         """
         if topic is not None:
             options["topic"] = topic
+        if connection is not None:
+            options["connection"] = self._connection(connection)
         sink: Sink = _connector("clonos.sinks", connector, options)(
             name, output_mode=mode, delivery=delivery or self.spec.spec.delivery, **options
         )
         if dead_letters is not None:
             frame = with_dead_letters(frame, dead_letters)
         self.add(sink, frame, every=every)
+
+    def _connection(self, name: str) -> Connection:
+        known = self.spec.spec.connections
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise SpecError(
+                f"The specification has no connection {name!r}{did_you_mean(name, known)}",
+                hint=f"add it to spec.connections of the job.yaml; there are: {names}.",
+            )
+        return known[name]
 
     def add(self, sink: Sink, frame: DataFrame, *, every: str | None = None, folder: str | None = None) -> None:
         """Publish `frame` to a sink object, as one streaming query. `sink` calls this with the connector's sink.

@@ -88,6 +88,6 @@ def missing_job_file(path: Path) -> JobFileInvalid:
 def _merged(code: JobSpec, text: JobSpec) -> JobSpec:
     """Return the decorator's fields, updated with the fields of the YAML file."""
     fields: dict[str, Any] = {name: getattr(text.spec, name) for name in text.spec.model_fields_set}
-    for name in ("params", "spark_conf"):
+    for name in ("params", "spark_conf", "connections"):
         fields[name] = {**getattr(code.spec, name), **fields.get(name, {})}
     return JobSpec(metadata=text.metadata, spec=code.spec.model_copy(update=fields))

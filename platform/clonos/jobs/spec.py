@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -31,6 +32,7 @@ SESSION_SETTINGS: Final = frozenset(
         "spark.sql.streaming.noDataMicroBatches.enabled",
     }
 )
+DATABASES: Final = ("postgresql", "sqlite")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?")
 
 
@@ -145,6 +147,29 @@ class ExecutorResources(Part):
     """Heap of each executor's JVM, in MiB; at least Spark's own limit."""
 
 
+class Connection(Part):
+    """A database that sinks of the job write to."""
+
+    url: str
+    """Address, as SQLAlchemy has it and without a password: ``postgresql://app@db.example.org/crm``, or
+    ``sqlite:////data/crm.db``.
+    """
+    password: str = Field("", repr=False)
+    """Password of the login. On the platform a reference: ``${secret:NAME}``."""
+
+    @field_validator("url")
+    @classmethod
+    def _known(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in DATABASES:
+            raise ValueError(f"the address of a database begins with {' or '.join(f'{name}://' for name in DATABASES)}")
+        if parts.password is not None or "password=" in parts.query:
+            raise ValueError("the address holds a password: put it into the field password")
+        if parts.scheme == "sqlite" and not parts.path.startswith("//"):
+            raise ValueError("an SQLite database has an absolute path: sqlite:////data/crm.db")
+        return url
+
+
 class Spec(Part):
     """The settings of a job: the field ``spec`` of a job.yaml."""
 
@@ -154,6 +179,8 @@ class Spec(Part):
     """Job parameters."""
     spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
     """Spark configuration."""
+    connections: dict[str, Connection] = Field(default_factory=dict)
+    """Databases: the name for ``ctx.sink(…, connection=)``, and the database."""
     master: str = "auto"
     """Spark master; ``auto``: this machine, two task slots per core."""
     cluster: str = ""

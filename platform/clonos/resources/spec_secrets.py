@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from clonos.errors import SpecError
@@ -19,7 +19,8 @@ _CLUSTERS: Final = "clusters"
 
 def names(spec: JobSpec) -> list[str]:
     """Return the sorted names of the secrets that a specification refers to; `SpecError` for an unusable name."""
-    return sorted(references([*spec.spec.params.values(), *spec.spec.spark_conf.values()]))
+    passwords = (connection.password for connection in spec.spec.connections.values())
+    return sorted(references([*spec.spec.params.values(), *spec.spec.spark_conf.values(), *passwords]))
 
 
 def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
@@ -33,14 +34,20 @@ def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
         SpecError: A reference has no usable name, or `read` has no secret of that name.
     """
     parts = {"params": spec.spec.params, "spark_conf": spec.spec.spark_conf}
-    changed = {
+    changed: dict[str, Any] = {
         part: {name: resolve(value, read) for name, value in values.items()}
         for part, values in parts.items()
         if references(values.values())
     }
+    fields = [f"{part}.{name}" for part in changed for name, value in parts[part].items() if references([value])]
+    connections = spec.spec.connections
+    if references(connection.password for connection in connections.values()):
+        changed["connections"] = {
+            name: connection.model_copy(update={"password": resolve(connection.password, read)})
+            for name, connection in connections.items()
+        }
     if not changed:
         return spec
-    fields = [f"{part}.{name}" for part in changed for name, value in parts[part].items() if references([value])]
     labels = {**spec.metadata.labels, RESOLVED_LABEL: ",".join(fields)}
     metadata = spec.metadata.model_copy(update={"labels": labels})
     return spec.model_copy(update={"metadata": metadata, "spec": spec.spec.model_copy(update=changed)})

@@ -32,12 +32,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from clonos.errors import DirectoryInUse, FilesUnwritable, ReplayDivergence, SpecError
-from clonos.extend.lanes import MultisetDigest, at_point, digest_of, require_owner
+from clonos.extend.lanes import MultisetDigest, at_point, digest_of, log_id, require_owner
 from clonos.extend.sink import DeliveryMode, Digest, LaneReport, OutputMode, SinkEpoch, SinkLane
-from clonos.log.topic import short_topic_id
 from clonos.settings import KafkaSettings
-
-_log_ids: dict[tuple[str, str], tuple[str, str]] = {}  # of this process: cluster and log → claim, id of the topic
 
 
 class FilesSink:
@@ -170,7 +167,7 @@ class FilesSink:
     def file_of(self, epoch: SinkEpoch, lane: SinkLane) -> Path:
         """Return the path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
         identity = epoch.identity
-        files = f"{identity.job}-{identity.query}-{_log_id(epoch)}-{identity.owner.lineage:04d}-{identity.epoch:012d}"
+        files = f"{identity.job}-{identity.query}-{log_id(epoch)}-{identity.owner.lineage:04d}-{identity.epoch:012d}"
         return self.path / f"{files}-{lane.number:05d}.jsonl"
 
     def _remove_temporary(self, epoch: SinkEpoch) -> None:
@@ -178,17 +175,6 @@ class FilesSink:
         for lane in epoch.lanes:
             for temporary in self.path.glob(f".{self.file_of(epoch, lane).name}.*"):
                 temporary.unlink(missing_ok=True)
-
-
-def _log_id(epoch: SinkEpoch) -> str:
-    """Return the causal log's topic, by Kafka's id of it; this process asks once for each claim."""
-    # A worker outlives a driver, and a log that was deleted and created again has the same name.
-    log = (epoch.kafka.bootstrap_servers, epoch.identity.log_topic)
-    claim, known = _log_ids.get(log, ("", ""))
-    if claim != epoch.identity.owner.claim_id:
-        known = short_topic_id(epoch.kafka, epoch.identity.log_topic)
-        _log_ids[log] = epoch.identity.owner.claim_id, known
-    return known
 
 
 def _temporary(final: Path, epoch: SinkEpoch, name: str) -> Path:

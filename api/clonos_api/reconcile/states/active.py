@@ -9,14 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from clonos.errors import (
-    BrokerUnavailable,
-    CheckpointUnavailable,
-    NoHost,
-    RegistryUnavailable,
-    StoppedWithAgent,
-    Superseded,
-)
+from clonos.errors import CLASSES, NoHost, StoppedWithAgent, Superseded
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure, JobState, StopRequest
 from clonos_api.reconcile.deadlines import CLAIM_S, PREPARE_S, RECOVER_S, due
@@ -40,7 +33,7 @@ from clonos_api.reconcile.states import failures, in_doubt, stopping
 from clonos_api.store.columns import Moving
 
 # Failures of a job whose driver waits.
-_OUTAGES = frozenset({BrokerUnavailable.slug, CheckpointUnavailable.slug, RegistryUnavailable.slug})
+_OUTAGES = frozenset(kind.slug for kind in CLASSES if kind.outage)
 
 # The states
 
