@@ -94,7 +94,7 @@ def kind_of(error: DBAPIError) -> Kind:
     return Kind.OTHER
 
 
-def told(error: DBAPIError) -> str:
+def said(error: DBAPIError) -> str:
     """Return what the database said, without the statement, and without the details, which may hold values of rows."""
     diagnostics = getattr(error.orig, "diag", None)
     primary = getattr(diagnostics, "message_primary", None)
@@ -105,4 +105,4 @@ def told(error: DBAPIError) -> str:
 
 def typed(error: DBAPIError, subject: str, *, hint: str = "") -> ClonosError:
     """Return the typed error; `subject` begins its text, such as ``The sink 'totals'``."""
-    return _ERRORS[kind_of(error)](f"{subject}: the database reports {told(error)!r}.", hint=hint)
+    return _ERRORS[kind_of(error)](f"{subject}: the database reports {said(error)!r}.", hint=hint)

@@ -35,7 +35,7 @@ from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch, 
 from clonos.jobs.spec import Connection
 from clonos.settings import KafkaSettings
 from clonos_sinks.sql.databases import Database, Statements, database_of
-from clonos_sinks.sql.failures import Kind, kind_of, told, typed
+from clonos_sinks.sql.failures import Kind, kind_of, said, typed
 from clonos_sinks.sql.lane_table import LaneTable, holds
 from clonos_sinks.sql.rows import last_of_each_key
 from clonos_sinks.sql.table import WRITABLE, Target, base_name
@@ -254,7 +254,7 @@ class SqlSink:
                     middle = (low + high) // 2
                     low, high = (low, middle) if self._rejects(rows.slice(0, middle)) else (middle, high)
                 position = high - 1
-        return self._refused(epoch, lane, rows, position, f"the database reports {told(error)!r}")
+        return self._refused(epoch, lane, rows, position, f"the database reports {said(error)!r}")
 
     def _rejects(self, rows: pa.Table) -> bool:
         """Whether the database rejects these rows; the transaction is rolled back."""

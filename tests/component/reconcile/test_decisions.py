@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clonos.errors import CLASSES, ClonosError
 from clonos.resources.hosts import HostState, NextRun
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile import decisions as d
@@ -234,9 +235,12 @@ def test_a_failed_job_waits_for_a_new_request() -> None:
     assert stopped == d.Decision(job=d.enter(S.STOPPED, failure=failure))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind.outage], ids=lambda kind: kind.slug)
 @pytest.mark.parametrize("state", [S.STARTING, S.RECOVERING])
-def test_a_driver_that_waits_for_kafka_has_no_deadline_and_then_a_new_one(state: S) -> None:
-    away = Failure(error="broker-unavailable", what="Kafka does not answer.")
+def test_a_driver_that_waits_for_a_dependency_has_no_deadline_and_then_a_new_one(
+    state: S, kind: type[ClonosError]
+) -> None:
+    away = Failure(error=kind.slug, what="It does not answer.")
     late = NOW + timedelta(hours=1)
     waiting = run(state="STARTING", driver_state="WAITING", claimed=True, failure=away)
     before = job(state, deadline=NOW + timedelta(seconds=60))

@@ -32,6 +32,15 @@ def test_secrets_are_filled_in(tmp_path: Path) -> None:
     assert "hunter2" not in original.model_dump_json()
 
 
+def test_passwords_of_connections_are_filled_in() -> None:
+    original = spec(connections={"crm": {"url": "postgresql://app@db/crm", "password": "${secret:crm}"}})
+    assert names(original) == ["crm"]
+    filled = resolved(original, {"crm": "hunter2"}.__getitem__)
+    assert filled.spec.connections["crm"].password == "hunter2"
+    assert JobSpec.model_validate_json(filled.model_dump_json(exclude_unset=True)) == filled
+    assert "hunter2" not in repr(filled)
+
+
 def test_unset_fields_stay_unset_in_the_resolved_spec(tmp_path: Path) -> None:
     original = spec(params={"x": "y"})
     assert resolved(original, from_folder(tmp_path, "")) is original

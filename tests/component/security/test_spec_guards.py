@@ -229,6 +229,15 @@ def test_secrets_come_by_reference(params: dict[str, str], refused: bool) -> Non
     assert bool(fields(params=params)) is refused
 
 
+def test_passwords_of_connections_come_by_reference() -> None:
+    url = "postgresql://app@db/crm"
+    assert fields(connections={"crm": {"url": url, "password": "${secret:crm}"}}) == []
+    assert fields(connections={"crm": {"url": url, "password": "hunter2"}}) == ["spec.connections.crm.password"]
+    assert fields(connections={"c\nrm": {"url": url}}) == ["spec.connections.c\\nrm"]
+    many = {f"c{number}": {"url": url} for number in range(201)}
+    assert fields(connections=many) == ["spec.connections"]
+
+
 def test_a_refused_secret_is_not_repeated() -> None:
     spec = JobSpec.model_validate({"metadata": {"name": "x"}, "spec": {"params": {"password": "hunter2"}}})
     with pytest.raises(SpecRefused) as caught:

@@ -63,6 +63,10 @@ def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
         ("  params: [a]", "spec.params"),
         ("  params: {a: [1]}", "spec.params.a"),
         ("  params: {a: null}", "spec.params.a"),
+        ("  connections: {crm: {url: 'oracle://db/crm'}}", "spec.connections.crm.url"),
+        ("  connections: {crm: {url: 'postgresql://app:pw@db/crm'}}", "spec.connections.crm.url"),
+        ("  connections: {crm: {url: 'postgresql://db/crm?password=pw'}}", "spec.connections.crm.url"),
+        ("  connections: {crm: {url: 'sqlite:///crm.db'}}", "spec.connections.crm.url"),
     ],
 )
 def test_error_names_the_field(tmp_path: Path, body: str, field: str) -> None:
