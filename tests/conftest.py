@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import sys
 import zlib
@@ -147,6 +148,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="chaos tests: every point and twenty races; property tests: four times as many requests (slow)",
     )
+    parser.addoption("--kills", type=int, default=10, help="random kills of each live job in tests/chaos")
+    parser.addoption("--seed", type=int, default=secrets.randbits(32), help="of the moments of random kills")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -180,6 +183,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     summarise(terminalreporter, config)
+
+
+@pytest.fixture
+def moments(pytestconfig: pytest.Config) -> random.Random:
+    """The moments of random kills; `--seed` repeats them."""
+    seed = pytestconfig.getoption("--seed")
+    print("--seed", seed, flush=True)
+    return random.Random(seed)
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,9 @@ def resumed(zombie: Driver) -> None:
     fault="SIGKILL, SIGSTOP in a step, SIGKILL at any time", target="driver", topology="clonos run, live"
 )
 @pytest.mark.timeout(3000)
-def test_a_live_query_survives_kills(kafka: KafkaSettings, run: JobRun, every_point: bool) -> None:
+def test_a_live_query_survives_kills(
+    kafka: KafkaSettings, run: JobRun, every_point: bool, moments: random.Random
+) -> None:
     output = run.params["output"]
     killed = [f"{point},lane={number % 3}" for number, point in enumerate(STEP_POINTS)]
     with Feeder(kafka, run.params["input"], 3, every_s=0.01) as feeder:
@@ -91,7 +93,7 @@ def test_a_live_query_survives_kills(kafka: KafkaSettings, run: JobRun, every_po
             if zombie is not None:
                 resumed(zombie)
                 zombie = None
-            time.sleep(random.uniform(0.0, 3.0))  # the moment of the kill is the input of this test
+            time.sleep(moments.uniform(0.0, 3.0))  # the moment of the kill is the input of this test
             driver.kill()
         last = run.start()
         eventually(
@@ -103,6 +105,81 @@ def test_a_live_query_survives_kills(kafka: KafkaSettings, run: JobRun, every_po
     last.stop_gracefully()
     assert Published.read(kafka, output).faults(feeder.sent) == {}
     eventually(lambda: not has_open_transaction(kafka, output), "no transaction is open", timeout_s=60)
+
+
+@pytest.mark.full
+@pytest.mark.chaos(fault="SIGKILL at random moments", target="drivers", topology="clonos run, live: two jobs")
+@pytest.mark.timeout(6000)
+def test_live_jobs_survive_random_kills(
+    kafka: KafkaSettings,
+    name: str,
+    make_topic: Callable[..., str],
+    tmp_path: Path,
+    moments: random.Random,
+    pytestconfig: pytest.Config,
+) -> None:
+    """`--kills` of each job, at moments that `--seed` decides; each second time after the driver has published. One of
+    the jobs calls a service.
+    """
+    kills, topic = pytestconfig.getoption("--kills"), make_topic(3, "in")
+    runs = [
+        JobRun(kafka, f"{name}-{kind}", tmp_path / kind, JOBS / "live.py", params, LIVE)
+        for kind, more in {"plain": {}, "service": {"python": "true"}}.items()
+        for params in [{"input": topic, "output": make_topic(2, f"out-{kind}"), **more}]
+    ]
+    try:
+        with Feeder(kafka, topic, 3, every_s=0.01) as feeder:
+            for number in range(kills):
+                event = ("claimed", "epoch")[number % 2]
+                drivers = [(run, len(run.events_of(event)), run.start()) for run in runs]
+                for run, before, driver in drivers:
+                    awaited(run, driver, event, before)
+                    time.sleep(moments.uniform(0.0, 2.0))  # the moment of the kill is the input of this test
+                    assert driver.running, driver.tail()
+                    driver.kill()
+            last = [run.start() for run in runs]
+            for run, driver in zip(runs, last, strict=True):
+                awaited(run, driver, "epoch", len(run.events_of("epoch")))
+        for run, driver in zip(runs, last, strict=True):
+            exact(run, driver, feeder.sent, kills)
+    finally:
+        for run in runs:
+            run.end()
+
+
+def exact(run: JobRun, driver: Driver, sent: list[tuple[int, str]], kills: int) -> None:
+    """Stop the last driver of a job when its output is complete; the output is that of the records that were sent."""
+    output = run.params["output"]
+    eventually(lambda: caught_up(run, output, sent), "the output is complete", timeout_s=90)
+    driver.stop_gracefully()
+    published = Published.read(run.kafka, output)
+    found = published.faults(sent)
+    counts = {kind: len(examples) for kind, examples in found.items()}
+    print(f"{kills} kills, {len(sent)} records sent, {len(published.records)} published, faults: {counts}", flush=True)
+    assert found == {}
+    assert len(run.events_of("claimed")) == kills + 1
+    eventually(lambda: not has_open_transaction(run.kafka, output), "no transaction is open", timeout_s=60)
+
+
+def awaited(run: JobRun, driver: Driver, event: str, before: int) -> None:
+    """Wait until there are more events of a kind than `before`."""
+    eventually(lambda: len(run.events_of(event)) > before or not driver.running, event, timeout_s=120)
+    assert driver.running, driver.tail()
+
+
+@pytest.mark.turn(2, 10)
+@pytest.mark.chaos(fault="none", target="", topology="clonos run, live: fewer task slots than cores")
+def test_a_backlog_is_read_with_no_more_tasks_than_slots(kafka: KafkaSettings, run: JobRun) -> None:
+    """Spark never reads the partitions of a live task that waits for a slot. Here a task takes both cores."""
+    run.spec = {**LIVE, "sparkConf": {"spark.task.cpus": "2", "spark.default.parallelism": "8"}}
+    feeder = Feeder(kafka, run.params["input"], 3)
+    feeder.burst(21_000)
+    driver = run.start()
+    eventually(
+        lambda: caught_up(run, run.params["output"], feeder.sent) or not driver.running, "the partitions are read"
+    )
+    driver.stop_gracefully()
+    assert Published.read(kafka, run.params["output"]).faults(feeder.sent) == {}
 
 
 def workers(driver: Driver) -> list[psutil.Process]:

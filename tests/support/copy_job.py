@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import JobFunction
-from clonos.kafka import client_config
+from clonos.kafka import SEQUENTIAL, client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import read_committed
 
@@ -24,7 +24,7 @@ class Copy:
     def __init__(self, kafka: KafkaSettings, make_topic: MakeTopic) -> None:
         self.source, self.out = make_topic(3, "in"), make_topic(2, "out")
         self._kafka = kafka
-        self._producer = Producer(client_config(kafka, linger_ms=0))
+        self.connect()
         self.sent: list[str] = []
         self.partitions = 3
         source, out = self.source, self.out
@@ -34,6 +34,10 @@ class Copy:
             ctx.sink(rows.where(~F.col("value").startswith("x")), topic=out, name="out")
 
         self.function: JobFunction = function
+
+    def connect(self) -> None:
+        """Use a new producer, which knows no topic yet."""
+        self._producer = Producer(client_config(self._kafka, linger_ms=0, **SEQUENTIAL))
 
     def send(self, *values: str) -> None:
         for value in values:
@@ -47,7 +51,7 @@ class Copy:
         self.partitions += 2
         admin = AdminClient(client_config(self._kafka))
         admin.create_partitions([NewPartitions(self.source, self.partitions)])[self.source].result(60)
-        self._producer = Producer(client_config(self._kafka, linger_ms=0))  # it asks for the topic's partitions
+        self.connect()  # it asks for the topic's partitions
 
     def send_numbers(self, count: int) -> None:
         self.send(*(f"r{len(self.sent) + number}" for number in range(count)))

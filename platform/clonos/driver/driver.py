@@ -626,6 +626,7 @@ class Driver:
         self._checkpoint_owner.check()
         own = self._claim_again(state.claim)
         try:
+            self._end_live(own)  # at offsets of the topic that was deleted
             for query in self._context.queries:
                 directory = self._directory(query)
                 plan = own.state.plan(query.name, max(directory.commits(), default=-1) + 1)

@@ -8,6 +8,7 @@ next one there.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import Counter
@@ -37,6 +38,7 @@ from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import EpochCommitted, EpochIdentity, InputSlice, Marker, Plan
 from clonos.settings import KafkaSettings
+from clonos.spark.internals import task_slots
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, offset_entry, source_line
 from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, local_task_failures
@@ -57,6 +59,7 @@ _OPERATORS: Final = frozenset(
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
 # Spark computes these once, when the epoch begins.
 _ONCE: Final = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now", "CurrentBatchTimestamp")
+_MOMENTS: Final = ("now", "today", "tomorrow", "yesterday")
 _SUBQUERIES: Final = ("ScalarSubquery", "InSubquery", "ListQuery", "Exists", "LateralSubquery")
 _IN_ARROW: Final = (
     PythonEvalType.SQL_ARROW_BATCHED_UDF,
@@ -96,7 +99,7 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings, queries
     whys = (_of_node(node, spark) for node in logical_plan(query.frame).all())
     if because := next(filter(None, whys), "") or sink.epochs_because(spark, kafka):
         return because
-    lacks = spark.sparkContext.defaultParallelism < queries
+    lacks = task_slots(spark) < queries
     return f"Spark has fewer task slots than the job has queries ({queries})" if lacks else ""
 
 
@@ -108,7 +111,25 @@ def _of_node(node: PlanNode, spark: SparkSession) -> str:
         return because
     if once := next((name for name in _ONCE if mentions(node.fields, _EXPRESSIONS + name)), ""):
         return f"it uses {once}, which Spark computes once for each epoch"
+    if _casts_to_now(node.fields):
+        return "it casts a text such as 'now' to a time, which Spark computes once for each epoch"
     return "it has a subquery" if any(mentions(node.fields, _EXPRESSIONS + name) for name in _SUBQUERIES) else ""
+
+
+def _casts_to_now(value: Any) -> bool:
+    """Whether an expression casts a text to a time that Spark replaces by the time of the epoch."""
+    if isinstance(value, dict):
+        return any(map(_casts_to_now, value.values()))
+    if not isinstance(value, list):
+        return False
+    nodes = [node for node in value if isinstance(node, dict)]
+    return any(map(_casts_to_now, value)) or any(
+        cast.get("class") == f"{_EXPRESSIONS}Cast"
+        and str(cast["dataType"]).startswith(("date", "timestamp"))
+        and text.get("class") == f"{_EXPRESSIONS}Literal"
+        and str(text["value"]).strip().lower().startswith(_MOMENTS)
+        for cast, text in itertools.pairwise(nodes)
+    )
 
 
 def _of_functions(node: PlanNode, spark: SparkSession) -> str:

@@ -61,6 +61,12 @@ def set_login_user(name: str) -> None:
     users.setLoginUser(users.createRemoteUser(name))
 
 
+def task_slots(spark: SparkSession) -> int:
+    """Return how many tasks can run at once; ``spark.task.cpus`` divides them, and no other setting changes them."""
+    context: Any = spark._jsparkSession.sparkContext()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
 def start_callbacks(spark: SparkSession) -> None:
     """Start the server that lets the JVM call functions of this process, with the gateway's token.
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from clonos import faults
@@ -20,10 +22,14 @@ from clonos.driver.resolutions import RequestedResolution
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.spark.session import build_session
 from clonos.telemetry.events import Events
+from clonos.testing.harness import eventually
 from clonos_sinks.kafka import KafkaSink
+from support.copy_job import Copy, MakeTopic
+from support.driver_thread import DriverThread
 from support.event_fields import into
 from support.fetch_order import permuted_shuffle
 from support.lanes import lanes_of_partitions
@@ -123,3 +129,47 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
         monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
 
     return arm
+
+
+@pytest.fixture
+def copy(kafka: KafkaSettings, make_topic: MakeTopic) -> Copy:
+    return Copy(kafka, make_topic)
+
+
+@pytest.fixture
+def live(spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path) -> Iterator[Callable[..., DriverThread]]:
+    """Starts a job in a driver, by default a live one."""
+    started: list[DriverThread] = []
+
+    def start(function: JobFunction, *, mode: str = "live", new_lineage: bool = False, **trigger: str) -> DriverThread:
+        options = RunOptions(checkpoint=str(tmp_path / "checkpoint"), new_lineage=new_lineage)
+        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode, **trigger})
+        started.append(thread)
+        return thread
+
+    yield start
+    for thread in started:
+        thread.driver.stop()
+        thread.join(60)
+
+
+@pytest.fixture
+def swap(kafka: KafkaSettings) -> Callable[[str, int], None]:
+    """Delete a topic, and create it again before its readers notice that it is missing."""
+
+    def again(topic: str, partitions: int) -> None:
+        admin = AdminClient(client_config(kafka))
+        admin.delete_topics([topic])[topic].result(60)
+
+        def created() -> bool:
+            try:
+                admin.create_topics([NewTopic(topic, partitions)])[topic].result(60)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False
+            return True
+
+        eventually(created, f"{topic} is created again", poll_s=0)
+
+    return again

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -140,28 +140,6 @@ def running(
     for thread in started:
         thread.driver.stop()
         thread.join()
-
-
-@pytest.fixture
-def swap(kafka: KafkaSettings) -> Callable[[str, int], None]:
-    """Delete a topic, and create it again before its readers notice that it is missing."""
-
-    def again(topic: str, partitions: int) -> None:
-        admin = AdminClient(client_config(kafka))
-        admin.delete_topics([topic])[topic].result(60)
-
-        def created() -> bool:
-            try:
-                admin.create_topics([NewTopic(topic, partitions)])[topic].result(60)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-                return False
-            return True
-
-        eventually(created, f"{topic} is created again", poll_s=0)
-
-    return again
 
 
 @pytest.mark.parametrize("lanes", ["driver", pytest.param("partition", marks=pytest.mark.turn)])

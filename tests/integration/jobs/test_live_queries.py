@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import clonos
@@ -20,13 +19,11 @@ from clonos import faults
 from clonos.audit.output_audit import audit_output
 from clonos.driver import live_epochs
 from clonos.driver.live_epochs import LiveRunner
-from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
 from clonos.errors import SpecError, Superseded
 from clonos.faults import STEP_POINTS
 from clonos.formats import Json
 from clonos.jobs.context import JobContext
-from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.control import known_control
@@ -36,28 +33,6 @@ from support.copy_job import Copy
 from support.driver_thread import DriverThread
 
 MakeTopic = Callable[..., str]
-
-
-@pytest.fixture
-def copy(kafka: KafkaSettings, make_topic: MakeTopic) -> Copy:
-    return Copy(kafka, make_topic)
-
-
-@pytest.fixture
-def live(spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path) -> Iterator[Callable[..., DriverThread]]:
-    """Starts a job in a driver, by default a live one."""
-    started: list[DriverThread] = []
-
-    def start(function: JobFunction, *, mode: str = "live", new_lineage: bool = False, **trigger: str) -> DriverThread:
-        options = RunOptions(checkpoint=str(tmp_path / "checkpoint"), new_lineage=new_lineage)
-        thread = DriverThread(spark, kafka, function, name, options, trigger={"mode": mode, **trigger})
-        started.append(thread)
-        return thread
-
-    yield start
-    for thread in started:
-        thread.driver.stop()
-        thread.join(60)
 
 
 def stop(thread: DriverThread) -> None:
@@ -269,7 +244,8 @@ def test_a_step_that_fails_is_neither_lost_nor_repeated(
         thread = live(copy.function)
         thread.await_(copy.is_published, "the first records are published")
         copy.send_numbers(20)
-        thread.await_(lambda: (tmp_path / "faults").exists(), "a step fails")
+        restarted = "a step fails, which the idle task notices"
+        thread.await_(lambda: any(event["event"] == "restart" for event in thread.events), restarted)
         copy.send_numbers(20)
         thread.await_(copy.is_published, "the job continues")
     assert copy.faults() == {}

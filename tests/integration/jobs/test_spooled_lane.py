@@ -38,6 +38,7 @@ from clonos_sinks.kafka.clients import JvmProducer
 from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
+from support.brokers.older import downgrade_transactions
 from support.brokers.severed import SeveredCluster
 from support.lanes import lanes_of_partitions
 
@@ -382,15 +383,6 @@ def test_a_claim_that_the_read_of_the_tail_missed_is_detected_by_the_markers_off
         run_job(job(source, out, plain), name)
     assert sum(values(kafka, out).values()) == (0 if compared else 10)
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
-
-
-def downgrade_transactions(spark: SparkSession, kafka: KafkaSettings, version: int) -> None:
-    """Let the cluster use an older version of transactions."""
-    admin_api: Any = jvm_of(spark).org.apache.kafka.clients.admin
-    admin = admin_api.Admin.create({"bootstrap.servers": kafka.bootstrap_servers})
-    update = admin_api.FeatureUpdate(version, admin_api.FeatureUpdate.UpgradeType.SAFE_DOWNGRADE)
-    admin.updateFeatures({"transaction.version": update}, admin_api.UpdateFeaturesOptions()).all().get()
-    admin.close()
 
 
 @pytest.mark.turn

@@ -43,6 +43,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private static final int MOST_RECORDS = 5_000; // of a fetch
   private static final long LEAD_NANOS = 2_000_000L; // a fetch that waits ends this time before the next step
   private static final long COUNTED_NANOS = 1_000_000_000L; // partitions are counted this often
+  private static final int MISSING_LOOKS = 3; // a broker that starts may not know a topic for a moment
+  private static final long MISSING_NANOS = 100_000_000L; // between two fetches then: each fails at once, and is logged
   private static final int SMOOTHING = 8; // of the moving average
 
   /** Consumers between two epochs. */
@@ -110,6 +112,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     long gapNanos = LONGEST_GAP_NANOS; // between two records: moving average
     final Map<String, Integer> partitions = new HashMap<>(); // the number of each topic
     long countedAt = System.nanoTime() - COUNTED_NANOS;
+    int missing; // number of looks in a row that found a topic missing
 
     Kept(KafkaConsumer<byte[], byte[]> consumer) {
       this.consumer = consumer;
@@ -141,23 +144,28 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       fetched = records.iterator();
     }
 
-    /** Whether a topic has more partitions than before, by the client's metadata. A deleted topic must not block a stop. */
-    boolean hasGrown() {
+    /**
+     * Whether a topic has more partitions than before, or was missing in some looks in a row, by the client's metadata: the
+     * plan of the next epoch reads the new partitions, or reports the deleted topic.
+     */
+    boolean hasChanged() {
       if (System.nanoTime() - countedAt < COUNTED_NANOS) {
         return false;
       }
       countedAt = System.nanoTime();
       boolean grown = false;
+      boolean lacks = false;
       for (TopicPartition read : consumer.assignment()) {
         try {
           int number = consumer.partitionsFor(read.topic(), Duration.ZERO).size();
           Integer before = partitions.put(read.topic(), number);
           grown |= before != null && number > before;
-        } catch (TimeoutException unknown) {
-          // The metadata lacks the topic now.
+        } catch (TimeoutException unknown) { // it does not wait: a deleted topic must not block a stop
+          lacks = true;
         }
       }
-      return grown;
+      missing = lacks ? missing + 1 : 0;
+      return grown || missing == MISSING_LOOKS;
     }
   }
 
@@ -216,17 +224,19 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         long pause = publisher.pauseNanos();
         boolean shares = kept.gapNanos * EXPECTED_RECORDS < pause && kept.count < MANY_RECORDS;
         long sharedAt = Math.max(kept.fetchedAt + pause, publisher.dueNanos() - LEAD_NANOS);
-        long early = shares ? sharedAt - System.nanoTime() : 0;
+        long early = kept.missing > 0 ? MISSING_NANOS : shares ? sharedAt - System.nanoTime() : 0;
         if (early > 0) {
           LockSupport.parkNanos(Math.min(Math.min(early, left), LONGEST_POLL_NANOS));
           if (early > LONGEST_POLL_NANOS) {
             continue;
           }
         }
-        kept.fetch(Math.min(left, LONGEST_POLL_NANOS));
-        topics.forEach(TopicIds.Reading::check);
-        if (kept.hasGrown()) {
-          publisher.cut(); // the next epoch reads the new partitions
+        kept.fetch(kept.missing > 0 ? 0 : Math.min(left, LONGEST_POLL_NANOS));
+        if (kept.count > 0) {
+          topics.forEach(TopicIds.Reading::check);
+        }
+        if (kept.hasChanged()) {
+          publisher.cut();
         }
       }
     } catch (RuntimeException failure) {

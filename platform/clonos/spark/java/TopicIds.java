@@ -91,14 +91,16 @@ final class TopicIds {
     private final Supplier<?> consumers;
     private final String topic;
     private final String planned;
+    private final boolean strict;
     private Object consumer;
     private Metadata metadata;
     private MetadataSnapshot checked;
 
-    private Reading(Supplier<?> consumers, String topic, String planned) {
+    private Reading(Supplier<?> consumers, String topic, String planned, boolean strict) {
       this.consumers = consumers;
       this.topic = topic;
       this.planned = planned;
+      this.strict = strict;
     }
 
     /** Returns null if the task belongs to no epoch with a plan, or the plan has no id of the topic. */
@@ -109,19 +111,23 @@ final class TopicIds {
                 reader.org$apache$spark$sql$kafka010$KafkaBatchPartitionReader$$consumer()._consumer();
             return option.isEmpty() ? null : option.get();
           },
-          topic);
+          topic,
+          false);
     }
 
-    /** As above, for a consumer that the task keeps. */
+    /**
+     * As above, for a consumer that the task keeps for a long time. Without an id in its metadata, while the topic is missing,
+     * the client requests records by the topic's name, and may get those of a new topic.
+     */
     static Reading of(KafkaConsumer<?, ?> consumer, String topic) {
-      return of(() -> consumer, topic);
+      return of(() -> consumer, topic, true);
     }
 
-    private static Reading of(Supplier<?> consumers, String topic) {
+    private static Reading of(Supplier<?> consumers, String topic, boolean strict) {
       TaskContext task = TaskContext.get();
       String ids = task == null ? null : task.getLocalProperty(PLANNED);
       String planned = ids == null ? null : parse(ids).get(topic);
-      return planned == null ? null : new Reading(consumers, topic, planned);
+      return planned == null ? null : new Reading(consumers, topic, planned, strict);
     }
 
     /** Fails the task if the record that was read last may be one of another topic than the plan's. */
@@ -148,6 +154,10 @@ final class TopicIds {
               "The source topic " + topic + " was deleted and created again: its id was " + planned + ", and is " + id + " now.",
               "no record of the new topic was published.",
               "");
+        }
+        if (strict && id == null) {
+          throw new CarriedError(
+              "EpochFailed", "Kafka's client read records of " + topic + " while it did not know the topic's id.", "", "");
         }
         checked = snapshot;
       }

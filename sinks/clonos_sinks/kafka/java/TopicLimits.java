@@ -5,10 +5,15 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 
-/** The limits of the topics to which an epoch or one of its lanes writes. Each is looked up at its first record. */
+/**
+ * The limits of the topics to which an epoch or one of its lanes writes. Each is looked up at its first record, and again by
+ * the records of a live epoch, which lasts minutes: Kafka's producer would wait 30 s for a topic that was deleted.
+ */
 final class TopicLimits {
   /** The buffer follows the default topic. */
   private static final String BUFFER = "max.message.bytes of the sink's default topic";
+
+  private static final long VALID_NANOS = 5_000_000_000L;
 
   private final ClusterAdmin cluster;
   private final String defaultTopic;
@@ -29,7 +34,8 @@ final class TopicLimits {
   }
 
   Limits of(String topic) {
-    return limits.computeIfAbsent(topic, this::read);
+    Limits known = limits.get(topic);
+    return known != null && System.nanoTime() - known.readAt() < VALID_NANOS ? known : newest(topic);
   }
 
   /** Reads the limits again: a user may have raised them since. */
@@ -38,6 +44,7 @@ final class TopicLimits {
   }
 
   private Limits read(String topic) {
+    long now = System.nanoTime();
     try {
       ClusterAdmin.Topic described = cluster.describe(topic);
       int bytes = Math.min(described.maxMessageBytes(), Math.min(requestBytes, bufferBytes));
@@ -45,7 +52,7 @@ final class TopicLimits {
       if (bytes < described.maxMessageBytes()) {
         setting = bytes < bufferBytes ? "the brokers' socket.request.max.bytes" : BUFFER;
       }
-      return new Limits(described.partitions(), bytes, setting, described.pastMillis(), described.futureMillis());
+      return new Limits(described.partitions(), bytes, setting, described.pastMillis(), described.futureMillis(), now);
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
       throw new CarriedError("EpochFailed", "The epoch was stopped.", "", "");
@@ -76,6 +83,7 @@ final class TopicLimits {
    * @param setting what limits that size
    * @param pastMillis how far a record's timestamp may be before the broker's clock
    * @param futureMillis how far it may be after that
+   * @param readAt when it was read, in the time of {@link System#nanoTime}
    */
-  record Limits(int partitions, int batchBytes, String setting, long pastMillis, long futureMillis) {}
+  record Limits(int partitions, int batchBytes, String setting, long pastMillis, long futureMillis, long readAt) {}
 }
