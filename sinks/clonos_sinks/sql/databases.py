@@ -13,7 +13,7 @@ from sqlalchemy import Connection as Session
 from sqlalchemy import Engine, Inspector, create_engine, event, make_url, text
 
 from clonos.jobs.spec import Connection
-from clonos_sinks.sql.rows import natives, texts
+from clonos_sinks.sql.rows import array_literal, natives
 
 _BUSY_S: Final = 2
 _ROWS: Final = 10_000  # of one statement
@@ -196,7 +196,7 @@ def _run(session: Session, before: str, after: str, statements: Statements, rows
     arrays = ", ".join("%s::text[]" for _ in rows.column_names)
     source = f"unnest({arrays}) AS r ({statements.names(rows.column_names)})"
     for start in range(0, rows.num_rows, _ROWS):
-        values = tuple(texts(column) for column in rows.slice(start, _ROWS).columns)
+        values = tuple(array_literal(column) for column in rows.slice(start, _ROWS).columns)
         session.exec_driver_sql(f"{before}{source}{after}", values)
 
 

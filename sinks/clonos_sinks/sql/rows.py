@@ -25,12 +25,15 @@ def last_of_each_key(rows: pa.Table, key: list[str], version: str | None) -> pa.
     return rows.take(last.take(kept))
 
 
-def texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Return the values as PostgreSQL reads them from text; times of Spark's type timestamp are in UTC."""
+def array_literal(column: pa.ChunkedArray) -> str:
+    """Return the values as the text of an array of PostgreSQL; times of Spark's type timestamp are in UTC."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        return [None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]
-    values: list[str | None] = column.cast(pa.string()).to_pylist()
-    return values
+        column = pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
+    values = column.cast(pa.string())
+    for special in ("\\", '"'):
+        values = pc.replace_substring(values, special, f"\\{special}")
+    quoted = pc.fill_null(pc.binary_join_element_wise('"', values, '"', ""), "NULL")
+    return f"{{{','.join(quoted.to_pylist())}}}"
 
 
 def natives(column: pa.ChunkedArray) -> list[object]:

@@ -153,9 +153,6 @@ class SqlSink:
 
     def write_lane(self, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
         """Publish a lane in one transaction; compare its rows if it is published."""
-        if not epoch.committed:
-            require_owner(epoch, lane)
-        at_point("lane-decided", epoch, lane)
         at_point("lane-begun", epoch, lane)
         held = [batch for batch in batches if batch.num_rows]  # step 1
         digest = digest_of(held)
@@ -171,7 +168,8 @@ class SqlSink:
             return self._publish(epoch, lane, rows, digest, again=attempt > 0)
 
         if not epoch.committed:
-            require()  # step 2
+            require_owner(epoch, lane)  # step 2
+        at_point("lane-decided", epoch, lane)
         try:
             return self._retried(epoch, [lane.number], publish, require)
         except _Rejected as rejected:

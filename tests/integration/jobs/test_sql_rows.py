@@ -406,3 +406,37 @@ def test_a_server_that_is_away_for_a_moment(
         assert away.value.outage
     assert write(out, epoch(1), [{"id": 1}]).outcome == "published"
     assert pg.run("SELECT * FROM t ORDER BY id") == [(0,), (1,)]
+
+
+def test_a_suspended_session_is_ended_by_its_own_user_only(
+    pg: Base, restricted: Callable[..., Base], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction holds the lane's row for ever: of the job's user, then of another one."""
+    pg.run("CREATE TABLE t (id INTEGER)")
+    user = restricted("right")
+    pg.run("GRANT ALL ON SCHEMA public TO PUBLIC")
+    pg.run("GRANT ALL ON t TO PUBLIC")
+    out = user.sink()
+    write(out, epoch(0), [{"id": 0}])
+    held = "SELECT * FROM clonos_lanes FOR UPDATE"
+    with psycopg.connect(user.connection.url, password="right") as zombie:
+        zombie.execute(held)
+        assert out.published(epoch(1, 2, replay=True)) == set()
+        with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+            zombie.execute("SELECT 1")
+    monkeypatch.setattr(sink, "_PATIENCE_S", 0.3)
+    with psycopg.connect(pg.connection.url) as other:
+        other.execute(held)
+        with pytest.raises(TargetUnavailable, match="could not obtain lock"):
+            write(out, epoch(1, 2), [{"id": 1}])
+    assert write(out, epoch(1, 2), [{"id": 1}]).outcome == "published"
+
+
+def test_a_table_in_a_schema(pg: Base) -> None:
+    pg.run('CREATE SCHEMA "The CRM"')
+    pg.run('CREATE TABLE "The CRM"."The table" (id INTEGER PRIMARY KEY, "v %" INTEGER)')
+    out = pg.sink("The CRM.The table", key=["id"], version="v %", delete_when="`v %` < 0")
+    write(out, epoch(0), [{"id": 1, "v %": 1, sink._DELETES: False}, {"id": 2, "v %": 1, sink._DELETES: False}])
+    write(out, epoch(1), [{"id": 1, "v %": 2, sink._DELETES: True}, {"id": 2, "v %": 2, sink._DELETES: False}])
+    assert pg.run('SELECT * FROM "The CRM"."The table"') == [(2, 2)]
+    assert pg.run('SELECT epoch, records FROM "The CRM".clonos_lanes') == [(1, 2)]

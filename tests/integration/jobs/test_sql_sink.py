@@ -27,7 +27,7 @@ from clonos_sinks.sql import SqlSink
 from support.postgres import PostgresServer
 
 pytestmark = pytest.mark.timeout(3000)
-BEFORE = ("lane-decided", "lane-begun", "state-committed")
+BEFORE = ("lane-begun", "state-committed", "lane-decided")
 INSIDE = ("lane-produced", "lane-marked")  # of the transaction
 
 
