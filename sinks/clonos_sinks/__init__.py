@@ -1,1 +1,1 @@
-"""Sinks that publish every epoch exactly once: Kafka topics (`kafka`) and JSON-lines files (`files`)."""
+"""Sinks that publish every epoch exactly once: Kafka topics (`kafka`), tables (`sql`), JSON-lines files (`files`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from clonos import faults
-from clonos.errors import SpecError
+from clonos.errors import SpecError, TargetUnfit
 from clonos.jobs.context import JobContext
+from clonos.jobs.loading import load_job
 from clonos.jobs.spec import Connection
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
@@ -132,3 +134,25 @@ def test_a_connection_that_the_specification_lacks(run_job: Any, name: str, make
 
     with pytest.raises(SpecError, match=r"'crn'.*crm"):
         run_job(job, name, connections={"crm": {"url": "sqlite:////nowhere/out.db"}})
+
+
+@pytest.mark.full
+def test_the_example(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Its orders come in two runs of the job; the statement that the first start prints creates the table."""
+    job, source = load_job(Path(__file__).parents[3] / "examples/totals/job.yaml"), make_topic(2, "orders")
+    spec = {"params": {"orders": source}, "connections": {"shop": {"url": f"sqlite:///{tmp_path}/shop.db"}}}
+    with pytest.raises(TargetUnfit) as missing:
+        run_job(job.function, name, **spec)
+    producer = Producer(client_config(kafka))
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute(missing.value.hint.partition(": ")[2])
+        for run in (1, 2):
+            for number in range(20):
+                order = json.dumps({"customer": f"c{number % 3}", "cents": number})
+                producer.produce(source, order.encode(), partition=number % 2)
+            assert producer.flush(30) == 0
+            run_job(job.function, name, **spec)
+            totals = database.execute("SELECT * FROM totals ORDER BY customer").fetchall()
+            assert totals == [("c0", 7 * run, 63 * run), ("c1", 7 * run, 70 * run), ("c2", 6 * run, 57 * run)]
