@@ -14,56 +14,40 @@ from clonos.errors import ClonosError, EpochFailed, RecordRejected, TargetRefuse
 class Kind(Enum):
     """What an error of a database asks for."""
 
-    AWAY = auto()
-    """The database does not answer, or has no connection, memory or space left."""
-    LOCKED = auto()
-    """Another transaction holds a lock."""
-    AGAIN = auto()
-    """A deadlock or serialisation failure: the same transaction may succeed now."""
-    REFUSED = auto()
-    """The login or a privilege."""
-    UNFIT = auto()
-    """The table, or one of its columns or indexes."""
-    REJECTED = auto()
-    """A value of a row."""
+    AWAY = auto()  # it does not answer, or has no connection, memory or space left
+    LOCKED = auto()  # another transaction holds a lock
+    AGAIN = auto()  # a deadlock or serialisation failure: the same transaction may succeed now
+    REFUSED = auto()  # the login, or a privilege
+    UNFIT = auto()  # the table, or one of its columns or indexes
+    REJECTED = auto()  # a value of a row
     OTHER = auto()
-    """Anything else."""
 
 
-_STATES: Final = {  # SQLSTATE, or its first two characters: PostgreSQL's appendix of error codes
-    "08": Kind.AWAY,
-    "21": Kind.REJECTED,
-    "22": Kind.REJECTED,
-    "23": Kind.REJECTED,
-    "25006": Kind.REFUSED,  # a read-only transaction
-    "25P03": Kind.AWAY,  # the server ended an idle transaction
-    "28": Kind.REFUSED,
-    "3D000": Kind.REFUSED,
-    "3F000": Kind.UNFIT,
-    "40": Kind.AGAIN,
-    "42501": Kind.REFUSED,
-    "42": Kind.UNFIT,
-    "44": Kind.REJECTED,  # the check of a view
-    "53": Kind.AWAY,
-    "55P03": Kind.LOCKED,
-    "57": Kind.AWAY,
-    "58": Kind.AWAY,
-}
-_SQLITE: Final = {
-    "SQLITE_BUSY": Kind.LOCKED,
-    "SQLITE_LOCKED": Kind.LOCKED,
-    "SQLITE_CONSTRAINT": Kind.REJECTED,
-    "SQLITE_MISMATCH": Kind.REJECTED,
-    "SQLITE_TOOBIG": Kind.REJECTED,
-    "SQLITE_CANTOPEN": Kind.AWAY,
-    "SQLITE_FULL": Kind.AWAY,
-    "SQLITE_IOERR": Kind.AWAY,
-    "SQLITE_READONLY": Kind.REFUSED,
-    "SQLITE_PERM": Kind.REFUSED,
-    "SQLITE_AUTH": Kind.REFUSED,
-    "SQLITE_NOTADB": Kind.REFUSED,
-    "SQLITE_ERROR": Kind.UNFIT,  # no such table or column
-}
+def _by_code(codes: dict[Kind, str]) -> dict[str, Kind]:
+    return {code: kind for kind, names in codes.items() for code in names.split()}
+
+
+# SQLSTATE, or its first two characters: PostgreSQL's appendix of error codes.
+_STATES: Final = _by_code(
+    {
+        Kind.AWAY: "08 25P03 53 57 58",
+        Kind.LOCKED: "55P03",
+        Kind.AGAIN: "40",
+        Kind.REFUSED: "25006 28 3D 42501",
+        Kind.UNFIT: "3F 42",
+        Kind.REJECTED: "21 22 23 44",
+    }
+)
+# The result codes of SQLite without their extensions; SQLITE_ERROR is a missing table or column.
+_SQLITE: Final = _by_code(
+    {
+        Kind.AWAY: "SQLITE_CANTOPEN SQLITE_FULL SQLITE_IOERR",
+        Kind.LOCKED: "SQLITE_BUSY SQLITE_LOCKED",
+        Kind.REFUSED: "SQLITE_AUTH SQLITE_NOTADB SQLITE_PERM SQLITE_READONLY",
+        Kind.UNFIT: "SQLITE_ERROR",
+        Kind.REJECTED: "SQLITE_CONSTRAINT SQLITE_MISMATCH SQLITE_TOOBIG",
+    }
+)
 _ERRORS: Final[dict[Kind, type[ClonosError]]] = {
     Kind.AWAY: TargetUnavailable,
     Kind.LOCKED: TargetUnavailable,
@@ -83,7 +67,7 @@ def kind_of(error: DBAPIError) -> Kind:
     """Return what an error asks for."""
     original = error.orig
     if name := getattr(original, "sqlite_errorname", None):
-        return next((_SQLITE[base] for base in (name, "_".join(name.split("_")[:2])) if base in _SQLITE), Kind.OTHER)
+        return _SQLITE.get("_".join(name.split("_")[:2]), Kind.OTHER)
     if state := getattr(original, "sqlstate", None):
         return _STATES.get(state) or _STATES.get(state[:2], Kind.OTHER)
     classes = {cls.__name__ for cls in type(original).__mro__}
