@@ -188,6 +188,20 @@ def test_an_older_owner_writes_nothing_once_a_replay_has_begun(base: Base) -> No
     assert base.run("SELECT * FROM t") == []
 
 
+def test_an_owner_that_the_log_has_superseded_writes_nothing(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor has only claimed the log, and not yet asked the database."""
+    base.run("CREATE TABLE t (k TEXT)")
+    out = base.sink()
+
+    def superseded(*_args: object, **_options: object) -> None:
+        raise Superseded("a newer owner")
+
+    monkeypatch.setattr(sink, "require_owner", superseded)
+    with pytest.raises(Superseded):
+        write(out, epoch(0), [{"k": "a"}])
+    assert base.run("SELECT * FROM t") == []
+
+
 def test_a_lost_answer_to_the_commit(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction is committed, and the connection breaks before the answer arrives."""
     base.run("CREATE TABLE t (k TEXT)")
