@@ -20,6 +20,7 @@ class CommittedEpoch(NamedTuple):
 
 
 _EpochKey = tuple[int, str, int]  # lineage, query, epoch
+_PublisherKey = tuple[int, str, int, int]  # of steps: also the number of the publisher
 
 
 def _key(record: Marker | EpochCommitted) -> _EpochKey:
@@ -37,8 +38,8 @@ class CommittedEpochs:
         self._history = History(kafka, job)
         self._markers: dict[_EpochKey, dict[int, Marker]] = {}
         self._waiting: list[EpochCommitted] = []
-        self._steps: dict[_EpochKey, dict[int, Marker]] = {}
-        self._counted_steps: dict[_EpochKey, int] = {}  # the newest step that is counted
+        self._steps: dict[_PublisherKey, dict[int, Marker]] = {}
+        self._counted_steps: dict[_PublisherKey, int] = {}  # the newest step that is counted
         self._counted: set[_EpochKey] = set()
         self.at_least_once = False  # whether a query delivers at least once: it writes no markers
         # The committed epochs whose markers are all visible; the first one stands for the beginning.
@@ -98,8 +99,9 @@ class CommittedEpochs:
 
     def _add(self, marker: Marker) -> None:
         if marker.step:
-            if marker.step > self._counted_steps.get(_key(marker), 0):
-                self._steps.setdefault(_key(marker), {})[marker.step] = marker
+            publisher = (*_key(marker), marker.input_slice.start)
+            if marker.step > self._counted_steps.get(publisher, 0):
+                self._steps.setdefault(publisher, {})[marker.step] = marker
             return
         if _key(marker) in self._counted:
             return
@@ -114,7 +116,7 @@ class CommittedEpochs:
         if not self.complete and len(self.epochs) == 1:
             del self._waiting[: self._truncated()]
         for key, steps in sorted(self._steps.items()):
-            _, query, epoch = key
+            _, query, epoch, _ = key
             if key not in self._counted_steps:
                 first = min(steps)
                 # Lanes are read one after the other: of the first steps, one may be missing that is read next.

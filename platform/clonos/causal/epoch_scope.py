@@ -36,8 +36,9 @@ class EpochScope(msgspec.Struct, frozen=True):
     claim_offsets: dict[int, int]
     params: dict[str, str]  # the job's parameters
     rehearsal: bool = False  # whether the epoch is a rehearsal, in which no user function may receive rows
-    # The machine's monotonic clock at `timestamp_ms`, in nanoseconds; 0: the epoch is not live. A live epoch is never
-    # replayed, so nothing is recorded. It lasts minutes, so functions use the time of their Arrow batch.
+    # The machine's monotonic clock at `timestamp_ms`, in nanoseconds; 0: the epoch is not live. Negative: on a cluster,
+    # whose machines have clocks of their own, it only distinguishes epochs. A live epoch is never replayed, so nothing
+    # is recorded. It lasts minutes, so functions use the time of their Arrow batch.
     live_since_ns: int = 0
 
 

@@ -169,6 +169,11 @@ _implicit: dict[int, TaskScope] = {}
 _batch = (0, 0)  # of this worker's newest batch in a live epoch: `EpochScope.live_since_ns`, and its time
 
 
+# What this worker read first in the newest live epoch on a cluster: `EpochScope.live_since_ns`, the time in ms, and the
+# monotonic clock in ns.
+_began = (0, 0, 0)
+
+
 def begin_batch(epoch: EpochScope) -> None:
     """Set the time of a live epoch, for the Arrow batch that this worker has just received."""
     global _batch
@@ -177,7 +182,14 @@ def begin_batch(epoch: EpochScope) -> None:
 
 def live_time_ms(epoch: EpochScope) -> int:
     """Return the time in a live epoch, in milliseconds. It follows the monotonic clock, which is never set."""
-    return epoch.timestamp_ms + (time.monotonic_ns() - epoch.live_since_ns) // 1_000_000
+    global _began
+    now_ns = time.monotonic_ns()
+    if epoch.live_since_ns > 0:
+        return epoch.timestamp_ms + (now_ns - epoch.live_since_ns) // 1_000_000
+    if _began[0] != epoch.live_since_ns:
+        _began = epoch.live_since_ns, max(epoch.timestamp_ms, time.time_ns() // 1_000_000), now_ns
+    _, began_ms, began_ns = _began
+    return began_ms + (now_ns - began_ns) // 1_000_000
 
 
 def time_ms(epoch: EpochScope) -> int:

@@ -59,7 +59,7 @@ from clonos.log.truncation import truncate
 from clonos.resolve_command import new_code_command
 from clonos.spark.internals import executed_plan, late_rows, running_query
 from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan
-from clonos.spark.source_streams import finished_topics, take_latencies
+from clonos.spark.source_streams import LiveTasks, finished_topics, take_latencies
 from clonos.telemetry.driver_events import (
     Epoch,
     NotTruncated,
@@ -119,7 +119,7 @@ class EpochRunner:
         rescale_after: The epoch after which the query must be rescaled; None: it continues.
     """
 
-    most_tasks = 1  # of an epoch that reads until it is ended
+    count_tasks: Callable[[], LiveTasks] = LiveTasks  # of an epoch that reads until it is ended
     epoch_s = 0  # duration of an epoch that reads until it is ended, in seconds; 0: each epoch has a planned end
 
     def __init__(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import time
 from collections import Counter
@@ -22,12 +23,12 @@ from pyspark.util import PythonEvalType
 
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
-from clonos.causal.scope import live_time_ms
 from clonos.deadline import Deadline
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of
 from clonos.driver.epochs import Begun, EpochRunner
 from clonos.driver.planned import Planned
 from clonos.driver.repeatable import streaming_scans
+from clonos.errors import EpochFailed
 from clonos.extend.sink import LaneReport
 from clonos.extend.source import Progress
 from clonos.faults import reach
@@ -38,13 +39,15 @@ from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import EpochCommitted, EpochIdentity, InputSlice, Marker, Plan
 from clonos.settings import KafkaSettings
+from clonos.spark.executors import configured_slots, executor_ids
 from clonos.spark.internals import task_slots
 from clonos.spark.lane_sink import EpochRows, TaskPlan
 from clonos.spark.live import COMMIT, LiveSink, LiveWriter, Steps, offset_entry, source_line
-from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, local_task_failures
-from clonos.spark.source_streams import first_offsets, move_live, needs_live_tasks
+from clonos.spark.session import EXTENSIONS, LIVE_PYTHON, is_local
+from clonos.spark.source_streams import LiveTasks, first_offsets, move_live, needs_live_tasks, set_live_tasks
 from clonos.telemetry.driver_events import Epoch
 
+_log = logging.getLogger("clonos")
 EPOCH_S: Final = 300  # at its end all tasks start again, which costs some 100 ms
 _REPORT_S: Final = 1.0
 _FIRST_REPORT_S: Final = 0.05  # it ends a recovery
@@ -84,8 +87,6 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings, queries
     spark, sink = query.frame.sparkSession, query.sink
     if query.interval_ms or trigger.available_now:
         return "its trigger says when epochs begin"
-    if local_task_failures(spark.sparkContext.master) is None:
-        return "it runs on a Spark cluster"
     if not isinstance(sink, LiveSink):
         return f"the sink {sink.name} writes whole epochs"
     scans = streaming_scans(query.frame)
@@ -99,8 +100,9 @@ def epochs_because(query: Query, trigger: Trigger, kafka: KafkaSettings, queries
     whys = (_of_node(node, spark) for node in logical_plan(query.frame).all())
     if because := next(filter(None, whys), "") or sink.epochs_because(spark, kafka):
         return because
-    lacks = task_slots(spark) < queries
-    return f"Spark has fewer task slots than the job has queries ({queries})" if lacks else ""
+    # An executor that is away for a moment does not change how a query runs: its tasks wait for a slot.
+    slots = task_slots(spark) if is_local(spark.sparkContext.master) else configured_slots(spark)
+    return f"Spark has fewer task slots than the job has queries ({queries})" if slots < queries else ""
 
 
 def _of_node(node: PlanNode, spark: SparkSession) -> str:
@@ -156,16 +158,22 @@ class LiveRunner(EpochRunner):
         self._untruncated = 0  # steps since the log was truncated
         self._ended = threading.Event()
         self._reporting = threading.Lock()
-        self._live: EpochScope | None = None  # the scope of the newest epoch
+        self._newest_ms = 0  # the time of the newest step, as reported
         self.resumes_at: Progress | None = None  # where the first epoch of a parked query begins
         self._was_moved = False  # whether the epoch begins elsewhere than Spark planned
+        self._local = is_local(self._spark.sparkContext.master)
+        self._executors: frozenset[str] = frozenset()  # those that have registered, when the epoch began
+        self._others = 0  # number of reports in a row with further executors
+        self._tasks = 1  # of the epoch
+        self._waiting = 0  # of these tasks, as reported: without a slot
 
     def _inputs(self, _epoch: int, partitions: int) -> tuple[Planned, str]:
         self._find_query()
+        self._tasks = partitions
         self._writer.run_id = self._run_id
         self._writer.commit_interval_ms = self._job.spec.spec.trigger.commit_interval_ms
         if self.resumes_at is not None and not self._offsets:
-            move_live(self._spark, self._run_id, self.resumes_at, self.most_tasks)
+            move_live(self._spark, self._run_id, self.resumes_at, self.count_tasks())
             self._was_moved = True
         self._offsets = first_offsets(self._spark, self._run_id)
         scan = tuple(
@@ -175,17 +183,15 @@ class LiveRunner(EpochRunner):
         )
         self._writer.timestamp_ms = max(time.time_ns() // 1_000_000, self._latest_ms())
         entry = offset_entry(self._spark, self._jquery, self._writer.timestamp_ms, self._offsets)
-        return Planned((scan,), self._writer.lanes(()), live=True), entry
+        return Planned((scan,), self._writer.lanes((InputSlice("live"),) * partitions), live=True), entry
 
     def _latest_ms(self) -> int:
         """Return a time that no time in the output is after; the clock of another host may have been ahead."""
-        if self._live is not None:
-            return live_time_ms(self._live)
         name = self._query.name
         markers = [marker for marker in self._own.markers.values() if marker is not None]
         plans = [plan for _, plan in self._own.state.plans.values()]
         return max(
-            [0]
+            [self._newest_ms]
             + [marker.time_ms for marker in markers if marker.query == name]
             + [plan.timestamp_ms for plan in plans if plan.query == name]
         )
@@ -196,8 +202,11 @@ class LiveRunner(EpochRunner):
         begun = self._begun
         assert begun is not None
         # After the publisher has read its clock: the time of a step is not before a time in its rows.
-        self._live = replace(self._scope(begun.identity, begun.plan), live_since_ns=time.monotonic_ns())
-        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._live))
+        since_ns = time.monotonic_ns() if self._local else -time.monotonic_ns()
+        live = replace(self._scope(begun.identity, begun.plan), live_since_ns=since_ns)
+        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(live))
+        if not self._local:
+            self._executors, self._others, self._waiting = executor_ids(self._spark), 0, 0
         self._records = 0
         self._reported = False
         self._ended = threading.Event()
@@ -224,7 +233,7 @@ class LiveRunner(EpochRunner):
         super()._end()
 
     def _report_often(self, begun: Begun, ended: threading.Event) -> None:
-        due = Deadline(self.epoch_s)
+        due, checks = Deadline(self.epoch_s), Deadline(_REPORT_S)
         if self._was_moved:
             self._was_moved = False
             with contextlib.suppress(Py4JError):  # Kafka may be away: the tasks notice it
@@ -236,6 +245,27 @@ class LiveRunner(EpochRunner):
                     self._report_steps(begun, self._writer.take())
                     if due.passed():
                         self._writer.cut()
+                    if not self._local and checks.passed():
+                        checks = Deadline(_REPORT_S)
+                        self._check_executors()
+
+    def _check_executors(self) -> None:
+        """Fail an epoch of which a task is lost, and end one that should have another number of tasks."""
+        if lost := self._writer.lost():
+            if not self.stopping:
+                self.failure = EpochFailed(f"{lost}, in the live epoch {self.reads}.")
+            self._spark.sparkContext.cancelJobGroup(self._run_id)
+        elif self._should_replan():
+            self._writer.cut()
+
+    def _should_replan(self) -> bool:
+        """Return whether executors have joined, or a task waits for a slot."""
+        self._others = self._others + 1 if executor_ids(self._spark) - self._executors else 0
+        if not self._waiting and (waiting := self._writer.waiting()):
+            self._waiting = waiting
+            _log.warning("%d of %d live tasks have no slot; %s", waiting, self._tasks, self.reads)
+        # A task that waits begins when the others end, and ends at once: the next epoch must do without it.
+        return (self._waiting > 0 and self._tasks > 1) or self._others > 1  # several register at about the same time
 
     def _report_steps(self, begun: Begun, steps: Steps, dropped: int = 0) -> None:
         """Emit the figures of the steps since the last report."""
@@ -250,6 +280,7 @@ class LiveRunner(EpochRunner):
         self._offsets = merged(self._offsets, steps.next)
         self._records += steps.records
         self._untruncated += steps.steps
+        self._newest_ms = max(self._newest_ms, steps.time_millis)
         self._on_progress(name, self._offsets)
         self._emit(
             Epoch(
@@ -286,6 +317,12 @@ class LiveRunner(EpochRunner):
         with self._own.lock:
             end_epoch(self._own, begun.plan.query, epoch, self._end_entry(begun), self._records)
         reach("epoch-committed", query=name, epoch=epoch, replay=False)
+        if not self._local:
+            tasks = self.count_tasks()
+            if self._waiting:
+                started = max(1, self._tasks - self._waiting)
+                tasks = LiveTasks(min(tasks.least, started), min(tasks.most, started))
+            set_live_tasks(self._spark, self._run_id, tasks)
         if self.resumes_at is not None:  # Spark writes the entries of the scratch checkpoint
             self._checkpoint.add_epoch(epoch, offsets=self._end_entry(begun), commit=COMMIT)
             self._checkpoint.drop_epoch(epoch - RETAINED_EPOCHS)
@@ -346,11 +383,12 @@ def end_live_epochs(own: Ownership, query: str, checkpoint: CheckpointDirectory)
                 if (marker := own.markers.get(partition)) is not None and _is_step(marker, own, query, epoch)
             ]
             ends = progress_of(plan.offsets)
+            published = Counter[int]()  # number of records, by publisher
             for marker in steps:
                 ends = merged(ends, marker.next_offsets)
-            end_epoch(
-                own, query, epoch, with_offsets(plan.offsets, ends), max((marker.total for marker in steps), default=0)
-            )
+                publisher = marker.input_slice.start
+                published[publisher] = max(published[publisher], marker.total)
+            end_epoch(own, query, epoch, with_offsets(plan.offsets, ends), sum(published.values()))
             plan = own.state.plan(query, epoch)
             assert plan is not None
         if checkpoint.read_offsets(epoch) not in (None, plan.offsets):

@@ -30,9 +30,8 @@ from clonos.jobs.definition import Job
 from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.claiming import Ownership
 from clonos.log.records import Resolution
-from clonos.spark.internals import task_slots
 from clonos.spark.lane_sink import EpochWriter
-from clonos.spark.live import LiveSink, LiveWriter
+from clonos.spark.live import LiveSink, LiveWriter, tasks_of_epochs
 from clonos.telemetry.driver_events import Graph, Mode, Reconciled, Resolved, StaticInputUnpinned, TopicCreatedAgain
 from clonos.telemetry.events import Emit
 
@@ -137,7 +136,7 @@ class Preparation:
             published_topics=frozenset(published),
             rescale_after=rescale_after,
         )
-        runner.most_tasks = max(1, task_slots(spark) // len(self.context.queries))
+        runner.count_tasks = partial(tasks_of_epochs, spark, len(self.context.queries))
         begin_offsets, settings = self.positions.of_sources(start), self._settings(checkpoint)
         running = Running(query, checkpoint.location, runner, settings, writer, finished, begin_offsets)
         if parked is not None and isinstance(runner, LiveRunner):

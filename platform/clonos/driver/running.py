@@ -25,7 +25,7 @@ from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.spark.lane_sink import FORMAT, EpochRows, EpochWriter, TaskPlan, writing
 from clonos.spark.live import LiveWriter, run_live
-from clonos.spark.source_streams import deleted_topics, first_bound, most_live_tasks, set_bound, stop_waiting
+from clonos.spark.source_streams import deleted_topics, first_bound, live_tasks, set_bound, stop_waiting
 from clonos.spark.user_session import promised_settings
 
 _log = logging.getLogger("clonos")
@@ -163,7 +163,7 @@ class Running:
                 promised_settings(spark, self._settings),
                 first_bound(spark, self.runner.bound),
                 deleted_topics(spark, self._finished_topics),
-                most_live_tasks(spark, self.runner.most_tasks),
+                live_tasks(spark, self.runner.count_tasks()),
             ):
                 self.stream = writer.start()
             # A wait at the broker would delay records of another source, or the next epoch of a slow trigger.

@@ -237,8 +237,6 @@ class Spec(Part):
     def _one_master(self) -> Spec:
         if self.cluster and self.master != "auto":
             raise ValueError("name a cluster or a master, and not both")
-        if self.cluster and self.trigger.mode == "live":
-            raise ValueError("live queries run with a local master only: set trigger.mode to auto, or name no cluster")
         return self
 
     @model_validator(mode="after")

@@ -55,6 +55,7 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
     # ``range``: a source range, `topic`, `partition`, `start`, `until`. ``hash``: hash partition `partition` of `until`
     # after a shuffle. ``task``: Spark's partition index, where the plan does not lead to a source; the verified order
     # of the scans gives it the same meaning in a replay. ``epoch``: all `until` partitions of the epoch in one lane.
+    # ``live``: a lane of publisher `start` of a live epoch, which has `until` lanes.
     kind: str
     topic: str = ""
     partition: int = 0
@@ -65,6 +66,8 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
         """For messages: ``lines[2] 10..20`` or ``hash 3/8``."""
         if self.kind == "range":
             return f"{self.topic}[{self.partition}] {self.start}..{self.until}"
+        if self.kind == "live":
+            return f"steps of task {self.start}"
         if self.kind == "epoch":
             return f"all {self.until} partitions"
         return f"{self.kind} {self.partition}/{self.until}"

@@ -39,6 +39,23 @@ def wanted_executors(spark: SparkSession) -> int:
     return int(spark.sparkContext.getConf().get(_INSTANCES, "1") or "1")
 
 
+def slots_of_executors(spark: SparkSession) -> dict[str, int]:
+    """Return the number of task slots of each registered executor, by its id.
+
+    Raises:
+        Py4JError: The JVM ends.
+    """
+    cores = int(spark.sparkContext.getConf().get("spark.task.cpus", "1") or "1")
+    return {executor.id: executor.cores // cores for executor in registered_executors(spark)}
+
+
+def configured_slots(spark: SparkSession) -> int:
+    """Return the number of task slots of the executors that the session's configuration names."""
+    conf = spark.sparkContext.getConf()
+    cores, task = (int(conf.get(name, "1") or "1") for name in ("spark.executor.cores", "spark.task.cpus"))
+    return wanted_executors(spark) * (cores // task)
+
+
 def executor_ids(spark: SparkSession) -> frozenset[str]:
     """Spark's ids of the executors that have registered, in one call to the JVM.
 

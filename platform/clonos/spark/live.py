@@ -11,8 +11,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from clonos.extend.source import Progress
 from clonos.settings import KafkaSettings
-from clonos.spark.internals import jvm_of
+from clonos.spark.executors import slots_of_executors
+from clonos.spark.internals import jvm_of, task_slots
 from clonos.spark.lane_sink import EpochWriter
+from clonos.spark.session import is_local
+from clonos.spark.source_streams import LiveTasks
 
 _ENDLESS: Final = "365 days"  # the driver ends epochs, because the first one of a standby waits for its promotion
 _ALLOWLIST: Final = "spark.sql.streaming.realTimeMode.allowlistCheck"
@@ -29,6 +32,7 @@ class Steps(msgspec.Struct, frozen=True, rename="camel"):
     longest_micros: int  # duration of the longest step, in microseconds
     latencies: dict[int, int]  # class of an end-to-end latency → number of input records
     next: Progress  # topic → partition → next offset that the tasks read
+    time_millis: int  # time of the newest step, in milliseconds; 0: there is none
 
 
 @runtime_checkable
@@ -54,6 +58,12 @@ class LiveWriter(EpochWriter, Protocol):
     def cut(self) -> None:
         """Let the tasks of the epoch end."""
 
+    def lost(self) -> str:
+        """Return which task of the epoch is lost with its executor; empty: none is."""
+
+    def waiting(self) -> int:
+        """Return how many tasks of the epoch have waited too long for a slot: nobody reads their partitions."""
+
 
 @runtime_checkable
 class LiveSink(Protocol):
@@ -64,6 +74,19 @@ class LiveSink(Protocol):
 
     def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
         """Return why the sink cannot publish in steps; empty: it can."""
+
+
+def tasks_of_epochs(spark: SparkSession, queries: int) -> LiveTasks:
+    """Return the numbers of tasks of the next epoch of each live query of a job with `queries`.
+
+    Executors whose tasks did not report in time do not count: their slots may be occupied.
+    """
+    if is_local(spark.sparkContext.master):
+        return LiveTasks(most=max(1, task_slots(spark) // queries))
+    silent = set(jvm_of(spark).clonos.LiveTasks.silentExecutors())
+    slots = [slots for executor, slots in slots_of_executors(spark).items() if executor not in silent]
+    most = max(1, sum(slots) // queries)
+    return LiveTasks(max(1, min(len(slots), most)), most)
 
 
 def offset_entry(spark: SparkSession, query: Any, timestamp_ms: int, offsets: Progress) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -23,6 +23,15 @@ _MAX_WAIT_MS: Final = 600_000
 _BOUND: Final = "clonos.epochBound"  # a local property
 _FINISHED: Final = "clonos.finishedTopics"  # a local property
 _LIVE_TASKS: Final = "clonos.liveTasks"  # a local property
+
+
+class LiveTasks(NamedTuple):
+    """The numbers of tasks of an epoch of a live query; no epoch has more tasks than partitions."""
+
+    least: int = 1  # without a backlog
+    most: int = 1  # with a backlog
+
+
 _progress = msgspec.json.Decoder(Progress, strict=False)
 
 
@@ -65,9 +74,14 @@ def deleted_topics(spark: SparkSession, topics: Collection[str]) -> AbstractCont
     return local_property(spark, _FINISHED, ",".join(sorted(topics)) or None)
 
 
-def most_live_tasks(spark: SparkSession, tasks: int) -> AbstractContextManager[None]:
-    """Let each epoch of live queries that start inside the context have at most this many tasks."""
-    return local_property(spark, _LIVE_TASKS, str(tasks))
+def live_tasks(spark: SparkSession, tasks: LiveTasks) -> AbstractContextManager[None]:
+    """Let the epochs of live queries that start inside the context have these tasks."""
+    return local_property(spark, _LIVE_TASKS, f"{tasks.least},{tasks.most}")
+
+
+def set_live_tasks(spark: SparkSession, run_id: str, tasks: LiveTasks) -> None:
+    """Let the later epochs of a running live query have these tasks; `run_id` is ``StreamingQuery.runId``."""
+    jvm_of(spark).clonos.RepeatableStream.setLiveTasks(run_id, tasks.least, tasks.most)
 
 
 def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
@@ -113,17 +127,18 @@ def connect_live(spark: SparkSession, run_id: str) -> None:
     jvm_of(spark).clonos.RepeatableStream.connectLive(run_id)
 
 
-def move_live(spark: SparkSession, run_id: str, starts: Progress, most_tasks: int) -> None:
+def move_live(spark: SparkSession, run_id: str, starts: Progress, tasks: LiveTasks) -> None:
     """Let a live epoch whose tasks are not started begin at other offsets.
 
     Args:
         spark: The session of the query.
         run_id: ``StreamingQuery.runId``.
         starts: The offset of each partition of the epoch.
-        most_tasks: The most tasks of each later epoch.
+        tasks: Those of each later epoch.
     """
     # As text: Py4J would ask the JVM for each entry of a map.
-    jvm_of(spark).clonos.RepeatableStream.moveLive(run_id, msgspec.json.encode(starts).decode(), most_tasks)
+    text = msgspec.json.encode(starts).decode()
+    jvm_of(spark).clonos.RepeatableStream.moveLive(run_id, text, tasks.least, tasks.most)
 
 
 def needs_live_tasks(spark: SparkSession, run_id: str) -> bool:

@@ -44,7 +44,7 @@ from clonos.settings import KafkaSettings
 from clonos.spark.internals import analyzed_plan, executed_plan, jvm_of, running_query
 from clonos.spark.lane_sink import EpochRows, EpochWriter, TaskPlan, writing
 from clonos.spark.live import LiveSink, LiveWriter
-from clonos.spark.source_streams import first_offsets, move_live
+from clonos.spark.source_streams import LiveTasks, first_offsets, move_live
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
 _log = logging.getLogger("clonos")
@@ -146,7 +146,7 @@ class Rehearsal:
         newest: Progress = {}
         for (topic, partition), end in ends.items():
             newest.setdefault(topic, {})[partition] = max(begins[topic, partition], end - 1)
-        move_live(self._spark, run_id, newest, 1)
+        move_live(self._spark, run_id, newest, LiveTasks())
         writer.run_id = run_id
         plan = writer.rehearse(SinkEpoch(identity, self._kafka, ()), partitions)
         cutting = threading.Timer(_LIVE_S, writer.cut)

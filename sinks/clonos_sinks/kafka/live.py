@@ -30,7 +30,7 @@ from clonos_sinks.kafka.steps import StepPublisher
 
 LANES: Final = 3
 _NO_OWNER: Final = Owner(0, 0, "standby")
-_LINGER: Final = {"linger.ms": "0"}  # a step is sent at once
+LINGER: Final = {"linger.ms": "0"}  # a step is sent at once
 
 
 class LiveLanes:
@@ -90,7 +90,7 @@ class LiveLanes:
         if known is not None:
             return known
         name = lane.transactional_id
-        options = self._connection | producer_options(lane, lane.timeout_ms) | _LINGER
+        options = self._connection | producer_options(lane, lane.timeout_ms) | LINGER
         created = JvmProducer(self._spark, options | {"client.id": name, "transactional.id": name})
         kept = self._producers.setdefault(lane.number, created)  # a promotion may overlap a `connect`
         if kept is not created:
@@ -179,6 +179,14 @@ class LiveLanes:
         """Let the tasks of the epoch end."""
         if self._publisher is not None:
             self._publisher.cut()
+
+    def lost(self) -> str:
+        """Return an empty text: all tasks are in this JVM."""
+        return ""
+
+    def waiting(self) -> int:
+        """Return 0: the tasks have slots of this JVM."""
+        return 0
 
     def discard(self) -> None:
         """Close the publisher and its producers; the next epoch opens new ones."""

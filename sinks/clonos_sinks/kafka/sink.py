@@ -131,9 +131,12 @@ class KafkaSink:
 
     def live_writer(self, spark: SparkSession, kafka: KafkaSettings) -> LiveWriter:
         """Create the writer of one start of a live query (`clonos.spark.live.LiveSink`)."""
+        from clonos.spark.session import is_local
         from clonos_sinks.kafka.live import LiveLanes
+        from clonos_sinks.kafka.task_steps import TaskSteps
 
-        return LiveLanes(spark, kafka, self._lane_settings())
+        local = is_local(spark.sparkContext.master)
+        return (LiveLanes if local else TaskSteps)(spark, kafka, self._lane_settings())
 
     def epochs_because(self, spark: SparkSession, kafka: KafkaSettings) -> str:
         """Return why the sink cannot publish in steps; empty: it can."""

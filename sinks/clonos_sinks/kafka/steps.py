@@ -13,7 +13,7 @@ from clonos.spark.internals import jvm_of
 from clonos.spark.live import Steps
 from clonos_sinks.kafka.clients import JvmProducer, failures
 
-_steps = msgspec.json.Decoder(Steps, strict=False)
+decode_steps = msgspec.json.Decoder(Steps, strict=False).decode
 
 
 class Lanes(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,6 +40,7 @@ class StepPublisher:
     def __init__(self, spark: SparkSession, run_id: str, name: str, interval_ms: int) -> None:
         self._spark = spark
         self._java: Any = jvm_of(spark).clonos.StepPublisher(run_id, name, interval_ms)
+        self._java.open()
 
     def begin(
         self,
@@ -65,7 +66,7 @@ class StepPublisher:
 
     def take(self) -> Steps:
         """Return what was published since the last call."""
-        return _steps.decode(self._java.take())
+        return decode_steps(self._java.take())
 
     def cut(self) -> None:
         """Let the tasks of the epoch end."""

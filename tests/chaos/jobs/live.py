@@ -1,5 +1,8 @@
 """A query that can run live."""
 
+import threading
+import time
+
 from pyspark.sql import functions as F
 
 import clonos
@@ -17,8 +20,17 @@ def same(word):
     return echo(word)
 
 
+def occupy(context, seconds):
+    """Let another Spark job of the session occupy a slot."""
+    context.parallelize([seconds], 1).foreach(time.sleep)
+
+
 @clonos.job(name="live")
 def live(ctx):
+    if "occupied" in ctx.params:
+        threading.Thread(
+            target=occupy, args=(ctx.spark.sparkContext, float(ctx.params["occupied"])), daemon=True
+        ).start()
     records = ctx.source(ctx.params["input"]).withColumn("word", F.col("value").cast("string"))
     if "python" in ctx.params:
         records = records.withColumn("word", same("word"))

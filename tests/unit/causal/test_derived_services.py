@@ -123,3 +123,22 @@ def test_a_live_epoch_has_the_time_of_the_batch_and_shares_answers_within_it() -
     assert 90 <= (times[0] - dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, dt.UTC)).total_seconds() < 120
     assert len(calls) == 2
     assert recorder(scope).written == []
+
+
+def test_the_time_of_a_live_epoch_on_a_cluster_follows_the_clock_of_the_executors_host() -> None:
+    """But it begins no earlier than the epoch: the clock of the host may be behind."""
+
+    def read(began_ms: int, since_ns: int) -> float:
+        scope = task(live_since_ns=since_ns, timestamp_ms=began_ms, depth="0")
+        with task_scope(scope):
+            begin_batch(scope.epoch)
+            return clonos.now().timestamp()
+
+    now = time.time()
+    ahead = int(now) + 3_600
+    first = read(0, -1)
+    assert abs(first - now) < 60
+    assert 0 <= read(ahead * 1000, -2) - ahead < 60
+    time.sleep(0.002)
+    assert read(0, -3) < ahead
+    assert read(0, -3) > first

@@ -58,7 +58,6 @@ def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
         ("  trigger: {mode: live, commitInterval: 2s}", "spec.trigger.commitInterval"),
         ("  trigger: {commitInterval: 20ms}", "spec.trigger"),
         ("  trigger: {mode: live, availableNow: true}", "spec.trigger"),
-        ("  trigger: {mode: live}\n  cluster: east", "spec"),
         ("  restartPolicy: {attempts: many}", "spec.restartPolicy.attempts"),
         ("  params: [a]", "spec.params"),
         ("  params: {a: [1]}", "spec.params.a"),

@@ -64,8 +64,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     this.slice = slice;
     next = new HashMap<>(slice.starts());
     toRow = new KafkaRecordToRowConverter().toUnsafeRowProjector(slice.headers());
-    publisher = LivePublisher.find(slice.run());
-    publisher.atEnd(LiveReader.class, () -> forget(slice.run()));
+    publisher = LivePublisher.find(slice.publisher());
+    publisher.atEnd(LiveReader.class, () -> forget(slice.publisher()));
     kept = KEPT.remove(slice.key());
     if (kept == null) {
       kept = new Kept(open(slice));
@@ -82,20 +82,21 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         });
   }
 
-  private record Key(String run, Set<TopicPartition> partitions) {}
+  private record Key(String publisher, Set<TopicPartition> partitions) {}
 
   /**
    * What a task reads.
    *
-   * @param run run id of the query
+   * @param publisher key of the {@link LivePublisher} that publishes its rows
    * @param starts the first offset of each partition
    * @param options Kafka's options of a consumer
    * @param headers whether rows have a column of headers
    */
-  record Slice(String run, HashMap<TopicPartition, Long> starts, HashMap<String, Object> options, boolean headers)
+  record Slice(
+      String publisher, HashMap<TopicPartition, Long> starts, HashMap<String, Object> options, boolean headers)
       implements InputPartition {
     private Key key() {
-      return new Key(run, Set.copyOf(starts.keySet()));
+      return new Key(publisher, Set.copyOf(starts.keySet()));
     }
   }
 
@@ -256,7 +257,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     TopicPartition partition = new TopicPartition(unfinished.topic(), unfinished.partition());
     next.put(partition, unfinished.offset() + 1);
     LiveRows.finish(
-        List.of(new LiveRows.Finished(slice.run(), partition, unfinished.offset() + 1, unfinished.timestamp())));
+        List.of(new LiveRows.Finished(slice.publisher(), partition, unfinished.offset() + 1, unfinished.timestamp())));
     unfinished = null;
   }
 
@@ -291,12 +292,12 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     }
   }
 
-  /** Closes the consumers of a query, except those of the tasks of its next epoch. */
-  static void forget(String run, Slice... except) {
+  /** Closes the consumers of a publisher's tasks, except those of the tasks of its next epoch. */
+  static void forget(String publisher, Slice... except) {
     Set<Key> next = Arrays.stream(except).map(Slice::key).collect(Collectors.toSet());
     KEPT.entrySet().removeIf(
         entry -> {
-          boolean ended = entry.getKey().run().equals(run) && !next.contains(entry.getKey());
+          boolean ended = entry.getKey().publisher().equals(publisher) && !next.contains(entry.getKey());
           if (ended) {
             entry.getValue().consumer.close(CloseOptions.timeout(Duration.ZERO));
           }

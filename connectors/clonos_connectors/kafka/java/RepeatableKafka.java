@@ -309,7 +309,10 @@ public final class RepeatableKafka implements TableProvider {
       kafka.prepareForRealTimeMode();
     }
 
-    /** Plans the tasks of a live epoch: one, which reads all partitions with one fetch, or more while there is a backlog. */
+    /**
+     * Plans the tasks of a live epoch: one, which reads all partitions with one fetch, on a cluster one for each executor, or
+     * more while there is a backlog.
+     */
     @Override
     public InputPartition[] planInputPartitions(Offset start) {
       InputPartition[] partitions = kafka.planInputPartitions(start);
@@ -322,7 +325,9 @@ public final class RepeatableKafka implements TableProvider {
         if (slices[task] == null) {
           slices[task] =
               new LiveReader.Slice(
-                  run, new HashMap<>(), new HashMap<>(partition.executorKafkaParams()), partition.includeHeaders());
+                  LivePublisher.keyOf(run, isLocal() ? -1 : task),
+                  new HashMap<>(),
+                  new HashMap<>(partition.executorKafkaParams()), partition.includeHeaders());
         }
         KafkaOffsetRange range = partition.offsetRange();
         slices[task].starts().put(range.topicPartition(), range.fromOffset());
@@ -335,6 +340,9 @@ public final class RepeatableKafka implements TableProvider {
 
     @Override
     void connect() {
+      if (!isLocal()) {
+        return; // the executors do not have this JVM's consumers
+      }
       for (LiveReader.Slice slice : slices) {
         LiveReader.connect(slice);
       }
@@ -362,7 +370,7 @@ public final class RepeatableKafka implements TableProvider {
       for (Map.Entry<TopicPartition, Long> newest : offsets(latest).entrySet()) {
         backlog += newest.getValue() - Math.max(0, from.getOrDefault(newest.getKey(), 0L));
       }
-      return Math.max(1, Math.min(partitions, backlog > BACKLOG_RECORDS ? mostLiveTasks : 1));
+      return Math.max(1, Math.min(partitions, backlog > BACKLOG_RECORDS ? mostLiveTasks : leastLiveTasks));
     }
 
     @Override

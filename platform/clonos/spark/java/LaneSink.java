@@ -175,7 +175,7 @@ public final class LaneSink implements TableProvider {
         return plan.pass().writer(columns, partition, points);
       }
       if (rows == TaskPlan.Rows.LIVE) {
-        return new LiveRows.Writer(columns, find(query).epoch(epoch).check());
+        return new LiveRows.Writer(columns, find(query).epoch(epoch).check(), null);
       }
       boolean sends = rows == TaskPlan.Rows.SEND;
       if (isLocal) {

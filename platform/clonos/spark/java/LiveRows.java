@@ -20,10 +20,10 @@ public final class LiveRows {
   /**
    * All records of a source partition before an offset have been computed.
    *
-   * @param run run id of the query
+   * @param publisher key of the {@link LivePublisher}
    * @param timestampMillis of the last of them; -1: it has none
    */
-  public record Finished(String run, TopicPartition partition, long offset, long timestampMillis) {}
+  public record Finished(String publisher, TopicPartition partition, long offset, long timestampMillis) {}
 
   /** The rows of the task that this thread runs. */
   static LiveRows ofThread() {
@@ -50,7 +50,7 @@ public final class LiveRows {
     if (receiver != null) {
       receiver.accept(finished);
     } else {
-      LivePublisher.find(finished.get(0).run()).add(ofThread(), finished);
+      LivePublisher.find(finished.get(0).publisher()).add(ofThread(), finished);
     }
   }
 
@@ -63,13 +63,18 @@ public final class LiveRows {
   static final class Writer implements DataWriter<InternalRow> {
     private final RecordColumns columns;
     private final RecordCheck check;
+    private final Publishing publishing;
     private final LiveRows rows = ofThread();
     private long deadLetters;
 
-    /** @param check null: the rows are not checked */
-    Writer(RecordColumns columns, RecordCheck check) {
+    /**
+     * @param check null: the rows are not checked
+     * @param publishing the publisher of this task alone; null: all tasks share one
+     */
+    Writer(RecordColumns columns, RecordCheck check, Publishing publishing) {
       this.columns = columns;
       this.check = check;
+      this.publishing = publishing;
       rows.clear(); // of a task that failed in this thread
       RECEIVERS.remove();
     }
@@ -90,6 +95,9 @@ public final class LiveRows {
       if (!rows.records.isEmpty()) {
         throw new IllegalStateException(rows.records.size() + " rows come from a record that is not finished");
       }
+      if (publishing != null) {
+        publishing.end();
+      }
       return new Ended();
     }
 
@@ -100,8 +108,19 @@ public final class LiveRows {
 
     @Override
     public void close() {
-      // The publisher has the rows.
+      if (publishing != null) {
+        publishing.close();
+      }
     }
+  }
+
+  /** The publisher of one task. */
+  interface Publishing extends AutoCloseable {
+    /** Waits until all rows of the task are published, and reports to the driver. */
+    void end();
+
+    @Override
+    void close();
   }
 
   private static final class Ended implements WriterCommitMessage {

@@ -32,8 +32,8 @@ public abstract class RepeatableStream implements MicroBatchStream {
   private static final String BOUND = "clonos.epochBound";
 
   /**
-   * Spark's local property with the most tasks of a live query that starts. With fewer slots than tasks, the partitions of
-   * the tasks that wait would never be read.
+   * Spark's local property with the tasks of an epoch of a live query that starts: without and with a backlog, separated by a
+   * comma. With fewer slots than tasks, the partitions of the tasks that wait would never be read.
    */
   private static final String LIVE_TASKS = "clonos.liveTasks";
 
@@ -52,7 +52,9 @@ public abstract class RepeatableStream implements MicroBatchStream {
   private static volatile String consumers = UUID.randomUUID().toString();
 
   final String run;
-  volatile int mostLiveTasks;
+  private final boolean isLocal;
+  volatile int leastLiveTasks = 1;
+  volatile int mostLiveTasks = 1;
   final Set<String> finished; // topics
 
   /** Ages of the records that tasks have read, at `plannedAt`. */
@@ -79,7 +81,12 @@ public abstract class RepeatableStream implements MicroBatchStream {
     String topics = context.getLocalProperty(FINISHED);
     finished = topics == null ? Set.of() : Set.copyOf(Arrays.asList(topics.split(",")));
     String tasks = context.getLocalProperty(LIVE_TASKS);
-    mostLiveTasks = tasks == null ? 1 : Integer.parseInt(tasks);
+    if (tasks != null) {
+      int comma = tasks.indexOf(',');
+      leastLiveTasks = Integer.parseInt(tasks.substring(0, comma));
+      mostLiveTasks = Integer.parseInt(tasks.substring(comma + 1));
+    }
+    isLocal = context.isLocal();
     String bound = context.getLocalProperty(BOUND);
     if (bound != null) {
       BOUNDS.putIfAbsent(run, Long.valueOf(bound));
@@ -89,6 +96,11 @@ public abstract class RepeatableStream implements MicroBatchStream {
   /** Lets the driver find the source; the last statement of a subclass's constructor. */
   final void register() {
     sources.add(this);
+  }
+
+  /** Whether the tasks run in this JVM. */
+  final boolean isLocal() {
+    return isLocal;
   }
 
   /** Ends a wait for records. Any thread may call this. */
@@ -192,12 +204,13 @@ public abstract class RepeatableStream implements MicroBatchStream {
    * Lets the live epoch of a query, whose tasks are not started, begin at other offsets.
    *
    * @param to as JSON: topic, partition, offset, for all partitions of the epoch
-   * @param mostTasks of each later epoch
+   * @param least tasks of each later epoch without a backlog
+   * @param most tasks of each later epoch with a backlog
    */
-  public static void moveLive(String run, String to, int mostTasks) throws JsonProcessingException {
+  public static void moveLive(String run, String to, int least, int most) throws JsonProcessingException {
     Map<String, Map<Integer, Long>> offsets = new ObjectMapper().readValue(to, new TypeReference<>() {});
+    setLiveTasks(run, least, most);
     for (RepeatableStream source : of(run)) {
-      source.mostLiveTasks = mostTasks;
       Map<TopicPartition, Long> moved = new HashMap<>(source.starts);
       moved.replaceAll((partition, start) -> offsets.get(partition.topic()).get(partition.partition()));
       source.move(moved);
@@ -207,6 +220,14 @@ public abstract class RepeatableStream implements MicroBatchStream {
   /** Whether the newest live epoch of a query would have more tasks if it began now. */
   public static boolean needsLiveTasks(String run) {
     return Arrays.stream(of(run)).anyMatch(RepeatableStream::needsTasks);
+  }
+
+  /** Sets the tasks of each later epoch of a live query: without and with a backlog. */
+  public static void setLiveTasks(String run, int least, int most) {
+    for (RepeatableStream source : of(run)) {
+      source.leastLiveTasks = least;
+      source.mostLiveTasks = most;
+    }
   }
 
   /** Lets queries that start later use new consumers: earlier ones may keep records of a topic that was deleted. */

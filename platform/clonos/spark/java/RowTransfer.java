@@ -6,10 +6,11 @@ import org.apache.spark.api.plugin.DriverPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 
 /**
- * Sends the rows of a cluster's tasks to the driver, in parts, by the messages of Spark's plugins.
+ * Sends the rows of a cluster's tasks, in parts, and the reports of live tasks to the driver, by the messages of Spark's
+ * plugins.
  *
- * <p>A task waits for the answer to each part, and the driver stores a part before it answers. So both hold few rows in
- * memory, also of a large epoch.
+ * <p>A task waits for the answer to each part of its rows, and the driver stores a part before it answers. So both hold few
+ * rows in memory, also of a large epoch.
  */
 final class RowTransfer implements DriverPlugin {
   private static final int PART_BYTES = 256 * 1024;
@@ -37,15 +38,29 @@ final class RowTransfer implements DriverPlugin {
     }
   }
 
-  /** Sends all rows of a task of one start of a query, and returns after the driver has stored them. */
-  static void send(String query, long epoch, int partition, InputStream rows) throws Exception {
+  /** Spark's id of this executor. */
+  static String executorId() {
+    return driver().executorID();
+  }
+
+  /** Sends a message to the driver, and returns its answer ({@link #receive}). */
+  static Object ask(Object message) throws Exception {
+    return driver().ask(message);
+  }
+
+  private static PluginContext driver() {
     PluginContext driver = executor;
     if (driver == null) {
-      throw new IllegalStateException("spark.plugins lacks clonos.EpochGuard, which sends rows to the driver");
+      throw new IllegalStateException("spark.plugins lacks clonos.EpochGuard, which tasks use to reach the driver");
     }
+    return driver;
+  }
+
+  /** Sends all rows of a task of one start of a query, and returns after the driver has stored them. */
+  static void send(String query, long epoch, int partition, InputStream rows) throws Exception {
     byte[] part = rows.readNBytes(PART_BYTES);
     while (part.length > 0) {
-      Object refusal = driver.ask(new Part(query, epoch, partition, part));
+      Object refusal = ask(new Part(query, epoch, partition, part));
       if (!"".equals(refusal)) {
         throw new IllegalStateException("the driver does not take the rows: " + refusal);
       }
@@ -59,6 +74,8 @@ final class RowTransfer implements DriverPlugin {
     try {
       if (message instanceof Part part) {
         LaneSink.find(part.query()).epoch(part.epoch()).receive(part.partition(), part.rows());
+      } else if (message instanceof LiveTasks.Report report) {
+        return LiveTasks.receive(report);
       }
       return "";
     } catch (RuntimeException refused) { // Spark would log what is thrown here as a failure of its own

@@ -5,6 +5,8 @@ import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.Serializable;
 import java.util.List;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /**
@@ -13,7 +15,7 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
  * @param rows by Spark's partition index
  * @param pass how the tasks publish their lanes; null: no task does
  * @param points whether the tasks of a local master report the points of the protocol, in tests
- * @param live run id of a live query, for its {@link LivePublisher}; null: the epoch is not live
+ * @param live run id of a live query whose tasks share a {@link LivePublisher}; null: they do not
  * @param ahead the number of the epoch, less that of Spark's batch
  */
 record TaskPlan(List<Rows> rows, Pass pass, boolean points, String live, long ahead) implements Serializable {
@@ -34,7 +36,7 @@ record TaskPlan(List<Rows> rows, Pass pass, boolean points, String live, long ah
 
   /** What a task does with its rows, once all of them are computed. */
   enum Rows {
-    /** It publishes its lane. */
+    /** It publishes its rows: at its end as a lane, or in a live epoch in steps. */
     PUBLISH,
     /** It sends them to the driver, which publishes them. */
     SEND,
@@ -52,7 +54,7 @@ record TaskPlan(List<Rows> rows, Pass pass, boolean points, String live, long ah
      *
      * @param points receives the points of the protocol, in tests; null: none is reported
      */
-    LaneWriter writer(RecordColumns columns, int task, SpooledQuery points);
+    DataWriter<InternalRow> writer(RecordColumns columns, int task, SpooledQuery points);
   }
 
   /** What a task did that published its lane; {@code markerOffset} is -1 if it wrote no marker. */

@@ -1,6 +1,7 @@
 package clonos;
 
 import java.io.Serializable;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -64,5 +65,41 @@ record LanePass(
       long logEnd,
       int logPartition,
       byte[] marker)
-      implements Serializable {}
+      implements Serializable {
+    /**
+     * Opens a producer, which fences every earlier one, and checks that it is the next one after the producer that the
+     * driver knew. Otherwise another driver may have claimed the lane, and this producer must not write.
+     *
+     * @param connection the options that Kafka's Java clients need to connect
+     * @param options those of the producer, with its ids
+     */
+    LaneProducer open(Map<String, String> connection, Map<String, String> options) throws Exception {
+      LaneProducer producer = new LaneProducer(options);
+      try {
+        producer.init();
+        ClusterAdmin.NewestProducer known = new ClusterAdmin.NewestProducer(producerId, producerEpoch);
+        ClusterAdmin.NewestProducer opened =
+            ClusterAdmin.of(connection).newestProducers(List.of(transactionalId)).get(transactionalId);
+        if (!known.isFollowedBy(opened)) {
+          throw new CarriedError(
+              "EpochFailed",
+              name + ": " + transactionalId + " was opened more than once since the driver's check.",
+              "",
+              "");
+        }
+        return producer;
+      } catch (Exception failure) {
+        producer.close();
+        throw failure;
+      }
+    }
+
+    /** The options of the lane's producer: these, and its ids. */
+    Map<String, String> named(Map<String, String> options) {
+      Map<String, String> named = new HashMap<>(options);
+      named.put("client.id", transactionalId);
+      named.put("transactional.id", transactionalId);
+      return named;
+    }
+  }
 }

@@ -67,7 +67,7 @@ final class LaneTask implements LaneWriter.Ending {
     Map<String, String> options = options(rows);
     LaneProducer producer = KeptProducers.take(lane.transactionalId(), options, lane.newestOffset());
     if (producer == null) {
-      producer = open(options); // steps 1 and 2
+      producer = lane.open(pass.connection(), options); // steps 1 and 2
     }
     boolean sent = false;
     try {
@@ -99,43 +99,16 @@ final class LaneTask implements LaneWriter.Ending {
     }
   }
 
-  /**
-   * Opens a producer, which fences every earlier one, and checks that it is the next one after the producer that the
-   * driver knew. Otherwise another driver may have claimed the lane, and this producer must not write.
-   */
-  private LaneProducer open(Map<String, String> options) throws Exception {
-    LaneProducer producer = new LaneProducer(options);
-    try {
-      producer.init();
-      ClusterAdmin.NewestProducer known = new ClusterAdmin.NewestProducer(lane.producerId(), lane.producerEpoch());
-      ClusterAdmin.NewestProducer opened =
-          ClusterAdmin.of(pass.connection())
-              .newestProducers(List.of(lane.transactionalId()))
-              .get(lane.transactionalId());
-      if (!known.isFollowedBy(opened)) {
-        throw new CarriedError(
-            "EpochFailed",
-            lane.name() + ": " + lane.transactionalId() + " was opened more than once since the driver's check.",
-            "",
-            "");
-      }
-      return producer;
-    } catch (Exception failure) {
-      producer.close();
-      throw failure;
-    }
-  }
-
   private Map<String, String> options(Spool rows) {
     Map<String, String> options = new HashMap<>(pass.producer());
     if (rows.bytes() > pass.patientBytes()) {
       options.putAll(pass.patient());
     }
     options.putAll(pass.connection());
-    options.put("client.id", lane.transactionalId());
     if (pass.transactional()) {
-      options.put("transactional.id", lane.transactionalId());
+      return lane.named(options);
     }
+    options.put("client.id", lane.transactionalId());
     return options;
   }
 

@@ -1,5 +1,7 @@
 package clonos;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
@@ -24,6 +26,7 @@ final class StepMarkers {
   private final long beganNanos;
   private long step;
   private long total;
+  private long time;
 
   /**
    * The lanes of an epoch. Python makes it ({@code clonos_sinks.kafka.steps.Lanes}).
@@ -39,7 +42,13 @@ final class StepMarkers {
       List<Long> ends,
       List<byte[]> heads,
       Map<String, String> topicIds,
-      long beganMillis) {}
+      long beganMillis) {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    static Lanes parse(String json) throws JsonProcessingException {
+      return JSON.readValue(json, Lanes.class);
+    }
+  }
 
   /** @param beganNanos when the epoch began, by the JVM's monotonic clock */
   StepMarkers(Lanes lanes, long beganNanos) {
@@ -79,8 +88,13 @@ final class StepMarkers {
     return List.copyOf(newest);
   }
 
+  /** The time of the newest step, in milliseconds since 1970; 0: there is none. */
+  long time() {
+    return time;
+  }
+
   /** The marker of the next step. */
-  byte[] value(int lane, RecordDigest digest, Map<String, Map<Integer, Long>> next) throws IOException {
+  byte[] value(int lane, RecordDigest digest, Map<String, ? extends Map<Integer, Long>> next) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream(256);
     DataOutputStream out = new DataOutputStream(bytes);
     out.write(heads.get(lane));
@@ -97,7 +111,7 @@ final class StepMarkers {
     number(out, total + digest.records());
     text(out, "next_offsets");
     map(out, next.size());
-    for (Map.Entry<String, Map<Integer, Long>> topic : next.entrySet()) {
+    for (Map.Entry<String, ? extends Map<Integer, Long>> topic : next.entrySet()) {
       text(out, topic.getKey());
       map(out, topic.getValue().size());
       for (Map.Entry<Integer, Long> partition : topic.getValue().entrySet()) {
@@ -106,7 +120,8 @@ final class StepMarkers {
       }
     }
     text(out, "time_ms");
-    number(out, beganMillis + (System.nanoTime() - beganNanos) / 1_000_000);
+    time = beganMillis + (System.nanoTime() - beganNanos) / 1_000_000;
+    number(out, time);
     return bytes.toByteArray();
   }
 

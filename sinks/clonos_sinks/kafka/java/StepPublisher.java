@@ -2,7 +2,6 @@ package clonos;
 
 import clonos.KafkaFailure.RecordFailed;
 import com.fasterxml.jackson.core.JsonProcessingException;
-import com.fasterxml.jackson.databind.ObjectMapper;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
@@ -20,12 +19,13 @@ import org.apache.kafka.common.errors.InterruptException;
  * prefix of the output: a restart continues at the greatest marker, and computes nothing again. The steps use several lanes in
  * turn, because a transaction right after a commit waits at the broker until that commit is complete.
  *
+ * <p>On a cluster each task has its own publisher, whose markers hold the partitions of that task ({@link StepTask}).
+ *
  * <p>A short pause follows each step: without it, the broker would have a transaction for nearly each record. After a step of
  * more than a few records, the pause follows from how long steps take: the busier the broker, the fewer and larger they are.
  * A record that comes after the pause does not wait.
  */
 public final class StepPublisher extends LivePublisher implements Runnable {
-  private static final ObjectMapper JSON = new ObjectMapper();
   private static final long WAITING_BYTES = 16L << 20; // then tasks wait
   private static final int ROW_BYTES = 100; // of memory, besides its key and value
   private static final int COMMIT_OFFSETS = 2; // a marker and the end of its transaction, in the log
@@ -58,10 +58,10 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   private RecordAges withoutRows = new RecordAges();
 
   /** The next offset of each source partition: all records before it are in a step, or wait for one. */
-  private final Map<String, Map<Integer, Long>> next = new TreeMap<>();
+  private final TreeMap<String, TreeMap<Integer, Long>> next = new TreeMap<>();
 
   /** As `next`, for the rows that are published. */
-  private Map<String, Map<Integer, Long>> published = Map.of();
+  private TreeMap<String, TreeMap<Integer, Long>> published = new TreeMap<>();
 
   private volatile boolean cut;
   private volatile long pauseNanos;
@@ -69,15 +69,15 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   private boolean publishing;
   private boolean closed;
   private volatile CarriedError failure;
-  private Figures figures = Figures.NONE;
+  private LiveFigures figures = LiveFigures.NONE;
 
   /**
-   * @param run run id of the query
+   * @param key as {@link #keyOf} returns it
    * @param name for messages
    * @param intervalMillis the shortest pause after a step; 0: the default
    */
-  public StepPublisher(String run, String name, int intervalMillis) {
-    super(run);
+  public StepPublisher(String key, String name, int intervalMillis) {
+    super(key);
     this.name = name;
     shortestPauseNanos = intervalMillis > 0 ? intervalMillis * 1_000_000L : PAUSE_NANOS;
     thread = new Thread(this, "clonos-steps");
@@ -86,52 +86,24 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   }
 
   /**
-   * What was published since the last report. Python reads it ({@code clonos.spark.live.Steps}).
-   *
-   * @param latencies class of an end-to-end latency, number of input records
-   * @param next by topic and partition: the next offset that the tasks read
-   */
-  private record Figures(
-      long steps,
-      long records,
-      long deadLetters,
-      long longestMicros,
-      Map<Integer, Long> latencies,
-      Map<String, Map<Integer, Long>> next) {
-    static final Figures NONE = new Figures(0, 0, 0, 0, Map.of(), Map.of());
-
-    Figures with(Step step, long micros) {
-      Map<Integer, Long> all = new TreeMap<>(latencies);
-      step.ages().addLatencies(micros() - step.agesSince(), all);
-      return new Figures(
-          steps + 1,
-          records + step.rows().size(),
-          deadLetters + step.deadLetters(),
-          Math.max(longestMicros, micros),
-          all,
-          next);
-    }
-
-    Figures at(Map<String, Map<Integer, Long>> newest, Map<Integer, Long> all) {
-      return new Figures(steps, records, deadLetters, longestMicros, all, newest);
-    }
-  }
-
-  /**
    * Begins an epoch; no row waits.
    *
    * @param producers open producers, one for each lane
    * @param lanes as JSON: {@link StepMarkers.Lanes}
    */
-  public synchronized void begin(List<LaneProducer> producers, String lanes) throws JsonProcessingException {
+  public void begin(List<LaneProducer> producers, String lanes) throws JsonProcessingException {
     long beganNanos = System.nanoTime();
+    begin(producers, StepMarkers.Lanes.parse(lanes), beganNanos);
+  }
+
+  /** As above; `beganNanos` is when the epoch began, by the JVM's monotonic clock. */
+  synchronized void begin(List<LaneProducer> producers, StepMarkers.Lanes lanes, long beganNanos) {
     check();
-    StepMarkers.Lanes begun = JSON.readValue(lanes, StepMarkers.Lanes.class);
     this.producers = List.copyOf(producers);
-    markers = new StepMarkers(begun, beganNanos);
-    topicIds = begun.topicIds();
+    markers = new StepMarkers(lanes, beganNanos);
+    topicIds = lanes.topicIds();
     next.clear();
-    published = Map.of();
+    published = new TreeMap<>();
     cut = false;
   }
 
@@ -179,6 +151,11 @@ public final class StepPublisher extends LivePublisher implements Runnable {
     cut = true;
   }
 
+  /** Whether the epoch's tasks must end, also after a failure. */
+  boolean wantsCut() {
+    return cut;
+  }
+
   @Override
   boolean isCut() {
     CarriedError failed = failure;
@@ -212,13 +189,20 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   }
 
   /** Returns what was published since the last call, as JSON. */
-  public synchronized String take() throws JsonProcessingException {
-    Map<Integer, Long> latencies = new TreeMap<>(figures.latencies());
+  public String take() throws JsonProcessingException {
+    return takeFigures().json();
+  }
+
+  /** Returns what was published since the last call. */
+  synchronized LiveFigures takeFigures() {
+    TreeMap<Integer, Long> latencies = new TreeMap<>();
     withoutRows.addLatencies(0, latencies);
     withoutRows = new RecordAges();
-    Figures taken = figures.at(rows.isEmpty() && !publishing ? next : published, latencies);
-    figures = Figures.NONE;
-    return JSON.writeValueAsString(taken);
+    TreeMap<String, TreeMap<Integer, Long>> read =
+        LiveFigures.copy(rows.isEmpty() && !publishing ? next : published);
+    LiveFigures taken = figures.plus(new LiveFigures(0, 0, 0, 0, latencies, read, 0));
+    figures = LiveFigures.NONE;
+    return taken;
   }
 
   @Override
@@ -278,7 +262,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
    */
   private record Step(
       List<ProducerRecord<byte[], byte[]>> rows,
-      Map<String, Map<Integer, Long>> next,
+      TreeMap<String, TreeMap<Integer, Long>> next,
       RecordAges ages,
       long agesSince,
       long inputRecords,
@@ -297,9 +281,7 @@ public final class StepPublisher extends LivePublisher implements Runnable {
     if (closed) {
       return null;
     }
-    Map<String, Map<Integer, Long>> offsets = new TreeMap<>();
-    next.forEach((topic, partitions) -> offsets.put(topic, new TreeMap<>(partitions)));
-    Step step = new Step(rows, offsets, ages, agesSince, waitingRecords, waitingLetters);
+    Step step = new Step(rows, LiveFigures.copy(next), ages, agesSince, waitingRecords, waitingLetters);
     rows = new ArrayList<>();
     ages = new RecordAges();
     waitingBytes = 0;
@@ -338,7 +320,12 @@ public final class StepPublisher extends LivePublisher implements Runnable {
   }
 
   private synchronized void finish(Step step, long nanos) {
-    figures = figures.with(step, nanos / 1000);
+    TreeMap<Integer, Long> latencies = new TreeMap<>();
+    step.ages().addLatencies(micros() - step.agesSince(), latencies);
+    long letters = step.deadLetters();
+    figures =
+        figures.plus(
+            new LiveFigures(1, step.rows().size(), letters, nanos / 1000, latencies, new TreeMap<>(), markers.time()));
     published = step.next();
     publishing = false;
     notifyAll();
