@@ -411,9 +411,17 @@ def _connector(group: str, name: str, options: Iterable[str]) -> Callable[..., A
 
 
 def find_connector(group: str, name: str) -> Callable[..., Any]:
-    """Import the class of a source or sink by its entry point; `SpecError` if no installed package has it."""
+    """Import the class of a source or sink by its entry point; `SpecError` if no installed package has it, or it
+    needs a package that is missing.
+    """
     installed = {point.name: point for point in entry_points(group=group)}
     if name not in installed:
         names = ", ".join(sorted(installed)) or "none"
         raise SpecError(f"No connector {name!r} in {group}.", hint=f"installed are: {names}.")
-    return cast("Callable[..., Any]", installed[name].load())
+    try:
+        return cast("Callable[..., Any]", installed[name].load())
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"The connector {name!r} needs the package {error.name!r}, which is not installed.",
+            hint="install it; for the connector sql: pip install 'clonos[sql]'.",
+        ) from error

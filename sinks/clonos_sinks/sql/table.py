@@ -91,7 +91,8 @@ class Target:
         try:
             found = {column["name"]: column for column in inspector.get_columns(self.plain, self.schema)}
         except NoSuchTableError as error:
-            raise self._unfit("does not exist", self._create(rows or {})) from error
+            kept = {name: kind for name, kind in (rows or {}).items() if name not in optional}
+            raise self._unfit("does not exist", self._create(kept)) from error
         rows = {name: kind for name, kind in (rows or {}).items() if name in found or name not in optional}
         if missing := [name for name in rows if name not in found]:
             added = (f"ALTER TABLE {self.quoted} ADD COLUMN {self._column(name, rows[name])};" for name in missing)

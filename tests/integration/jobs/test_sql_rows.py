@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from clonos.errors import (
     TargetUnfit,
 )
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.jobs.context import find_connector
 from clonos.jobs.spec import Connection
 from clonos.log.records import EpochIdentity, InputSlice, Owner
 from clonos.settings import KafkaSettings
@@ -317,11 +319,11 @@ def check(base: Base, frame: Any, **options: Any) -> SqlSink:
 
 
 def test_a_table_that_the_printed_statements_make_fit(base: Base) -> None:
-    frame = schema_of(id=StringType(), n=LongType(), tags=ArrayType(StringType()))
+    frame = schema_of(id=StringType(), n=LongType(), tags=ArrayType(StringType()), op=StringType())
     with pytest.raises(TargetUnfit, match="does not exist") as missing:
-        check(base, frame, key=["id"])
+        check(base, frame, key=["id"], delete_when="op = 'd'")
     base.run(ddl_of(missing.value))
-    check(base, frame, key=["id"])
+    check(base, frame, key=["id"], delete_when="op = 'd'")
     frame = schema_of(id=StringType(), n=LongType(), more=DoubleType())
     with pytest.raises(TargetUnfit, match="no column more") as missing:
         check(base, frame, key=["id"])
@@ -354,6 +356,14 @@ def test_tables_that_do_not_fit(pg: Base) -> None:
         check(pg, schema_of(name=name), key=["id"])
     with pytest.raises(SpecError, match="cannot write the column for"):
         check(pg, schema_of(id=IntegerType(), name=name, **{"for": DayTimeIntervalType()}), key=["id"])
+
+
+def test_a_connector_whose_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("clonos_sinks.sql")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(SpecError, match="needs the package 'sqlalchemy'"):
+        find_connector("clonos.sinks", "sql")
 
 
 def test_arguments_that_do_not_fit(sqlite: Base) -> None:
