@@ -68,9 +68,9 @@ class Statements:
         """Return the condition that a row of `source` is newer than the table's."""
         if self.version is None:
             return ""
-        ours = f"{self.table}.{self.quote(self.version)}"
-        theirs = self.cast(f"{source}.{self.quote(self.version)}", self.version) if source != "excluded" else ""
-        return f"{word} ({ours} IS NULL OR {ours} < {theirs or f'excluded.{self.quote(self.version)}'})"
+        present = f"{self.table}.{self.quote(self.version)}"
+        newest = self.cast(f"{source}.{self.quote(self.version)}", self.version) if source != "excluded" else ""
+        return f"{word} ({present} IS NULL OR {present} < {newest or f'excluded.{self.quote(self.version)}'})"
 
     def cast(self, value: str, column: str) -> str:
         """Return a value with the type of a column."""
@@ -144,12 +144,12 @@ class Postgres(Database):
         """Return the types without lengths: a cast to ``varchar(5)`` would cut a value that the column refuses."""
         quote = self.engine.dialect.identifier_preparer.quote
         table = f"{quote(schema)}.{quote(name)}" if schema else quote(name)
-        found = text(
+        types = text(
             "SELECT a.attname, quote_ident(n.nspname) || '.' || quote_ident(t.typname) FROM pg_attribute a"
             " JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace n ON n.oid = t.typnamespace"
             " WHERE a.attrelid = CAST(:table AS regclass) AND a.attnum > 0 AND NOT a.attisdropped"
         )
-        return {str(column): str(kind) for column, kind in session.execute(found, {"table": table})}
+        return {str(column): str(kind) for column, kind in session.execute(types, {"table": table})}
 
     def missing_privileges(self, session: Session, table: str, needed: Sequence[str]) -> list[str]:
         """Ask the server for each privilege."""

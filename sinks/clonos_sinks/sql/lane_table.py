@@ -80,17 +80,17 @@ class LaneTable:
             Superseded: An owner of a newer generation has locked one before.
             DBAPIError: Another transaction holds one.
         """
-        found = self._locked(session, epoch, lanes)
-        if missing := sorted(set(lanes) - found.keys()):
+        locked = self._locked(session, epoch, lanes)
+        if missing := sorted(set(lanes) - locked.keys()):
             self._create(epoch, missing, session)
-            found |= self._locked(session, epoch, missing)
-        for row in found.values():
+            locked |= self._locked(session, epoch, missing)
+        for row in locked.values():
             if row.generation > epoch.identity.owner.generation:
                 raise Superseded(
                     f"Lane {row.lane} of {epoch.identity.query} is owned by generation {row.generation}, "
                     f"and this driver is {epoch.identity.owner}."
                 )
-        return found
+        return locked
 
     def _locked(self, session: Session, epoch: SinkEpoch, lanes: Sequence[int]) -> dict[int, Row[Any]]:
         rows = select(self.table).where(*self._of(epoch), self.table.c.lane.in_(lanes)).order_by(self.table.c.lane)

@@ -145,9 +145,9 @@ class SqlSink:
 
         def fence(_attempt: int) -> set[int]:
             with self._database.engine.begin() as session:
-                found = self._lanes.lock(session, epoch, numbers)
+                locked = self._lanes.lock(session, epoch, numbers)
                 self._lanes.fence(session, epoch, numbers)
-            return {number for number, row in found.items() if holds(row, epoch.identity)}
+            return {number for number, row in locked.items() if holds(row, epoch.identity)}
 
         return self._retried(epoch, numbers, fence, lambda: require_job(epoch)) if numbers else set()
 

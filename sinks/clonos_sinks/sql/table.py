@@ -89,21 +89,21 @@ class Target:
         """
         inspector = inspect(session)
         try:
-            found = {column["name"]: column for column in inspector.get_columns(self.plain, self.schema)}
+            columns = {column["name"]: column for column in inspector.get_columns(self.plain, self.schema)}
         except NoSuchTableError as error:
             kept = {name: kind for name, kind in (rows or {}).items() if name not in optional}
             raise self._unfit("does not exist", self._create(kept)) from error
-        rows = {name: kind for name, kind in (rows or {}).items() if name in found or name not in optional}
-        if missing := [name for name in rows if name not in found]:
+        rows = {name: kind for name, kind in (rows or {}).items() if name in columns or name not in optional}
+        if missing := [name for name in rows if name not in columns]:
             added = (f"ALTER TABLE {self.quoted} ADD COLUMN {self._column(name, rows[name])};" for name in missing)
             raise self._unfit(f"has no column {', '.join(missing)}", *added)
         for name, kind in rows.items():
-            if not (self.database.is_file or _takes(found[name]["type"], kind)):
-                what = f"has the column {name} of type {found[name]['type']}, and the rows have {kind.simpleString()}"
+            if not (self.database.is_file or _takes(columns[name]["type"], kind)):
+                what = f"has the column {name} of type {columns[name]['type']}, and the rows have {kind.simpleString()}"
                 raise self._unfit(what)
         required = [
             name
-            for name, column in found.items()
+            for name, column in columns.items()
             if not (column["nullable"] or column["default"] or column.get("identity") or column.get("computed"))
         ]
         if rows and (lacking := set(required) - set(rows)):
