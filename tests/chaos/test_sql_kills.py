@@ -44,7 +44,7 @@ def read(url: str, query: str) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
-@pytest.mark.turn(2, 7, 12)
+@pytest.mark.turn(3, 7, 11)
 @pytest.mark.chaos(fault="SIGKILL, SIGSTOP inside of a transaction", target="driver", topology="clonos run")
 @pytest.mark.timeout(3000)
 def test_a_driver_is_killed_and_paused_beside_and_inside_a_transaction(

@@ -79,7 +79,7 @@ def test_installed_connectors_are_listed() -> None:
 
 def test_connector_routes(admin: httpx.Client) -> None:
     listed = admin.get("/connectors", params={"kind": "sink"}).json()["data"]
-    assert [connector["name"] for connector in listed] == ["files", "kafka"]
+    assert [connector["name"] for connector in listed] == ["files", "kafka", "sql"]
     kafka = admin.get("/connectors/source/kafka").json()
     assert kafka["options"]["max_per_epoch"]["default"] is None
     assert admin.get("/connectors/source/nothing").status_code == 404

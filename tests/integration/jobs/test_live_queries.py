@@ -527,6 +527,7 @@ def test_several_rows_of_a_record_go_to_several_topics(
     assert Counter((record.value() or b"").decode() for record in read_committed(kafka, other)) == Counter(copy.sent)
 
 
+@pytest.mark.turn
 def test_a_job_changes_its_mode(copy: Copy, live: Callable[..., DriverThread]) -> None:
     for mode in ("epochs", "live", "epochs", "auto"):
         copy.send_numbers(12)

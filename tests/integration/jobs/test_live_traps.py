@@ -234,6 +234,7 @@ def test_truncation_fences_no_producer_of_a_live_query(
 # Topics
 
 
+@pytest.mark.turn
 def test_a_source_topic_that_is_created_again_stops_a_live_query(
     copy: Copy, live: Live, swap: Callable[[str, int], None]
 ) -> None:
@@ -255,6 +256,7 @@ def test_a_source_topic_that_is_created_again_stops_a_live_query(
     assert copy.faults() == {}
 
 
+@pytest.mark.turn
 def test_a_source_topic_that_is_deleted_stops_a_live_query(kafka: KafkaSettings, copy: Copy, live: Live) -> None:
     copy.send_numbers(30)
     thread = live(copy.function)
@@ -266,6 +268,7 @@ def test_a_source_topic_that_is_deleted_stops_a_live_query(kafka: KafkaSettings,
     assert copy.faults() == {}
 
 
+@pytest.mark.turn
 def test_a_sink_topic_that_is_created_again_gets_the_later_records(
     copy: Copy, live: Live, swap: Callable[[str, int], None]
 ) -> None:
@@ -283,6 +286,7 @@ def test_a_sink_topic_that_is_created_again_gets_the_later_records(
     assert copy.faults() == {}
 
 
+@pytest.mark.turn
 def test_a_sink_topic_that_is_deleted_stops_a_live_query(kafka: KafkaSettings, copy: Copy, live: Live) -> None:
     """While records arrive; Kafka's producer would wait for the topic."""
     copy.send_numbers(3)
