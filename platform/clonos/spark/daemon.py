@@ -110,11 +110,18 @@ _ArrowSerializer.dump_stream = _dump_each_batch  # type: ignore[method-assign,as
 arrow_results.install()
 live_batches.install()
 
+
+def load_sinks() -> None:
+    """Import the sinks that need no optional packages. A worker imports another one with its first rows."""
+    for sink in entry_points(group="clonos.sinks"):
+        if not sink.extras:  # `name = "module:class [extra]"`
+            sink.load()
+
+
 if __name__ == "__main__":
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level, fields=task_fields)
-    for sink in entry_points(group="clonos.sinks"):
-        sink.load()
+    load_sinks()
     # PySpark's worker collects garbage after each task. The objects imported here are never garbage: scanning them took
     # 25 to 45 ms of CPU per task, more than the task itself.
     gc.collect()

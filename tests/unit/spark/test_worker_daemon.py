@@ -26,6 +26,22 @@ sys.exit(daemon.{worker}(ours, True))
 """
 
 
+SINKS = """
+import sys
+from clonos.spark.daemon import load_sinks
+
+load_sinks()
+looked_for = ("clonos_sinks.files.sink", "clonos_sinks.kafka.sink", "sqlalchemy")
+print(*(name for name in looked_for if name in sys.modules))
+"""
+
+
+def test_sinks_with_optional_packages_are_not_imported() -> None:
+    """They may be missing, and workers of jobs without them need not wait for their import."""
+    run = subprocess.run([sys.executable, "-c", SINKS], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.split() == ["clonos_sinks.files.sink", "clonos_sinks.kafka.sink"]
+
+
 def test_worker_without_a_jvm_exits_without_a_traceback() -> None:
     """As an idle worker does when the session is stopped: what PySpark printed was taken for a failure of the job."""
     environment = {**os.environ, "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}  # as Spark starts its daemon
